@@ -1,0 +1,43 @@
+"""What a caller asks of the output, before any grammar is compiled.
+
+Stands at the door: language and server build one of these; `compiler.py` turns it into a grammar.
+The values travel in messages, so they are msgspec structs; they hold text only, never a compiled thing.
+"""
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["Choice", "Constraint", "Ebnf", "JsonSchema", "Regex"]
+
+EngineName = Literal["llguidance", "outlines"]
+
+
+class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
+    """Output is one JSON value that `schema` (JSON text) accepts; object keys come in declared order."""
+
+    schema: str
+    whitespace: Literal["compact", "flexible"] = "compact"
+    engine: EngineName | None = None
+
+
+class Regex(msgspec.Struct, frozen=True, tag="regex"):
+    """The whole output matches `pattern` (as `re.fullmatch` would)."""
+
+    pattern: str
+    engine: EngineName | None = None
+
+
+class Choice(msgspec.Struct, frozen=True, tag="choice"):
+    """The output is, byte for byte, one of `options`."""
+
+    options: tuple[str, ...]
+
+
+class Ebnf(msgspec.Struct, frozen=True, tag="ebnf"):
+    """The output is a sentence of `grammar`, in Lark or GBNF syntax (told apart by the rule arrow `::=`)."""
+
+    grammar: str
+
+
+Constraint = JsonSchema | Regex | Choice | Ebnf

@@ -1,0 +1,103 @@
+"""The seam between the language and whatever runs a model: `generate`, `score`, `render`, `close`.
+
+The executor calls these from its one event loop. Segments go down as token ids wherever ids are known, so that a backend
+which understands ids reuses every token of KV; one that doesn't says so before anything is sent.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from branchpoint.constrained.spec import Constraint
+from branchpoint.runtime.messages import Event, Hints, Scored
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = ["Backend", "Capabilities", "GenerateRequest", "Ids", "Message", "ScoreRequest", "Segment", "Text"]
+
+Message = Mapping[str, object]
+"""A chat message: `role`, `content`, and what the model's chat template knows besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Constant text. `special` is true for a chat template's own text only: there, and only there, special tokens are parsed."""
+
+    text: str
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Tokens that a model made (or that a caller gave), with their text. They are never tokenised again."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+Segment = Text | Ids
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """Generate after `segments`. `heal`: the output may finish the last constant's last token (see LANGUAGE S1).
+
+    `messages` is the same prompt as chat messages, for backends that only know chat; None where the program has no roles.
+    """
+
+    id: str
+    segments: tuple[Segment, ...]
+    sampling: SamplingParams = SamplingParams()
+    constraint: Constraint | None = None
+    heal: bool = True
+    namespace: str = ""
+    hints: Hints = Hints()
+    messages: tuple[Message, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Score each of `options` as the continuation of `segments`.
+
+    The last constant text and the option are tokenised together; only tokens that carry bytes of the option count.
+    `with_end` adds, as the last logprob of each option, that of the model's end token after it. `unconditional` scores the options'
+    tokens after nothing but the model's own beginning.
+    """
+
+    id: str
+    segments: tuple[Segment, ...]
+    options: tuple[str, ...]
+    with_end: bool = False
+    unconditional: bool = False
+    namespace: str = ""
+    hints: Hints = Hints()
+    messages: tuple[Message, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, asked before anything is sent. `constraints` are the tags of `constrained.spec` that it enforces."""
+
+    ids: bool = True
+    score: bool = True
+    logprobs: bool = True
+    constraints: frozenset[str] = field(default_factory=lambda: frozenset({"json_schema", "regex", "choice", "ebnf"}))
+
+
+class Backend(Protocol):
+    """Runs requests. All methods are called from one event loop; cancelling the task that waits aborts the request."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """Events of one generation; the last is `Completed`. Raises what failed (never yields `Failed`)."""
+
+    async def score(self, request: ScoreRequest) -> Scored:
+        """Log-probabilities, one tuple for each option."""
+
+    async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The chat template's text for these messages. Raises where the model has no template."""
+
+    async def close(self) -> None:
+        """Give back what the backend holds; running requests fail."""

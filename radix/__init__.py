@@ -1,0 +1,1 @@
+"""Which pages hold which prefix. Standard library only; knows tokens and pages, no model and no request."""

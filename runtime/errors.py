@@ -1,0 +1,73 @@
+"""What the runtime refuses or fails with. Each error knows its kind, so that it survives the trip between processes.
+
+Raised at the doors (validation, loading) and rebuilt by `error_from` out of a `Failed` message on the caller's side.
+"""
+
+from branchpoint.errors import BranchpointError
+
+__all__ = [
+    "CapacityError",
+    "EngineDead",
+    "InvalidRequest",
+    "ModelError",
+    "Overloaded",
+    "RequestAborted",
+    "RuntimeFailure",
+    "error_from",
+]
+
+
+class RuntimeFailure(BranchpointError, RuntimeError):
+    """The engine failed on a request through no fault of the caller; its message says where."""
+
+    kind = "internal"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidRequest(BranchpointError, ValueError):
+    """A request that can't be served as asked; `param` names the option at fault."""
+
+    kind = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class CapacityError(InvalidRequest):
+    """A request that can never fit in the KV pool or the context, with the numbers."""
+
+    kind = "capacity"
+
+
+class Overloaded(RuntimeFailure):
+    """The queue is full or the server drains; try again later."""
+
+    kind = "overloaded"
+
+
+class RequestAborted(RuntimeFailure):
+    """The request was aborted by its caller, by a deadline or by a shutdown."""
+
+    kind = "aborted"
+
+
+class EngineDead(RuntimeFailure):
+    """The engine's thread or process is gone; nothing more can be asked of it."""
+
+    kind = "engine_dead"
+
+
+class ModelError(BranchpointError, ValueError):
+    """A model that can't be loaded: unknown path or architecture, missing tensor, truncated file."""
+
+
+_KINDS = {error.kind: error for error in (InvalidRequest, CapacityError, Overloaded, RequestAborted, EngineDead)}
+
+
+def error_from(kind: str, message: str, param: str | None = None) -> InvalidRequest | RuntimeFailure:
+    """The error that a `Failed` message of this kind stands for."""
+    return _KINDS.get(kind, RuntimeFailure)(message, param=param)

@@ -1,0 +1,164 @@
+"""What travels to and from an engine: calls in, events out. One type, in-process and over zmq alike.
+
+A call is validated before it is built. Each accepted call ends with exactly one terminal event (`Completed`, `Scored` or
+`Failed`), whatever happens; before it come any number of `Delta`s and, for each sample, one `SampleFinished`.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from branchpoint.constrained.spec import Constraint
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = [
+    "Abort",
+    "Call",
+    "Completed",
+    "Delta",
+    "Event",
+    "Failed",
+    "FinishReason",
+    "Hints",
+    "ModelInfo",
+    "SampleFinished",
+    "ScoreCall",
+    "Scored",
+    "TokenLogprob",
+    "Usage",
+]
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Hints(msgspec.Struct, frozen=True):
+    """What the language knows about a call; soft, the scheduler may use or ignore all of it."""
+
+    program: str = ""
+    path: tuple[int, ...] = ()
+    siblings: int = 1
+    returns: bool = False
+    priority: int = 0
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """Generate from `prompt` (token ids, at least one).
+
+    `heal` are bytes that were cut from the prompt's end, so that the first tokens may be chosen afresh: the output must begin
+    with them, and they are not part of the reported text. `namespace` (adapter and cache salt) decides whose KV may be reused.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    constraint: Constraint | None = None
+    heal: bytes = b""
+    namespace: str = ""
+    hints: Hints = Hints()
+
+
+class ScoreCall(msgspec.Struct, frozen=True, tag="score"):
+    """The log-probability of each token of each continuation, given `prompt` and the continuation's earlier tokens."""
+
+    id: str
+    prompt: tuple[int, ...]
+    continuations: tuple[tuple[int, ...], ...]
+    namespace: str = ""
+    hints: Hints = Hints()
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End the call of this id at the next step; unknown and finished ids are ignored."""
+
+    id: str
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """One token with its natural-log probability (None for the first token of a prompt) and the best alternatives."""
+
+    token: int
+    logprob: float | None
+    text: bytes
+    top: tuple[tuple[int, float, bytes], ...] = ()
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Exact counts of one call. Prompt tokens count once; the others are summed over its samples. Times in seconds.
+
+    prompt = cached + prefilled at admission (a preempted sequence's recomputed tokens are in `prefilled`, on top);
+    completion = decoded + forced + accepted drafts.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    completion_tokens: int = 0
+    forced_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    preemptions: int = 0
+    queue_seconds: float = 0.0
+    mask_seconds: float = 0.0
+
+
+class Delta(msgspec.Struct, frozen=True, tag="delta"):
+    """New output of sample `index`: final text (never taken back) and the tokens that became certain with it."""
+
+    id: str
+    index: int
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class SampleFinished(msgspec.Struct, frozen=True, tag="sample"):
+    """Sample `index` ended. `stop` is the string or token id that ended it, None for the model's own end or a length."""
+
+    id: str
+    index: int
+    reason: FinishReason
+    stop: str | int | None = None
+    narrowed: tuple[str, ...] = ()
+    completion_tokens: int = 0
+
+
+class Completed(msgspec.Struct, frozen=True, tag="completed"):
+    """Terminal: all samples of a `Call` ended."""
+
+    id: str
+    usage: Usage
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class Scored(msgspec.Struct, frozen=True, tag="scored"):
+    """Terminal: the answer to a `ScoreCall`, aligned with its continuations."""
+
+    id: str
+    logprobs: tuple[tuple[float, ...], ...]
+    usage: Usage
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """Terminal: the call failed; `kind` is one of `runtime.errors`' kinds."""
+
+    id: str
+    kind: str
+    message: str
+    param: str | None = None
+
+
+Event = Delta | SampleFinished | Completed | Scored | Failed
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What a client must know of the model behind an engine."""
+
+    name: str
+    path: str
+    architecture: str
+    vocabulary_size: int
+    context_length: int
+    num_pages: int
+    page_size: int
+    eos_token_ids: tuple[int, ...]
+    sampling_defaults: dict[str, float | int] = {}

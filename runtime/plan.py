@@ -1,0 +1,105 @@
+"""What one forward pass computes, and what came out of it. No phases: prefill, decode, forced, drafted and scored tokens are
+all the same slot with other numbers.
+
+The scheduler makes a `StepPlan`, the runner answers with a `StepResult`, the scheduler commits the two together.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["MaskSource", "PageCopy", "RowResult", "Runner", "Slot", "StepPlan", "StepResult", "TokenMask"]
+
+TokenMask = npt.NDArray[np.int32]
+"""Packed mask of a batch: int32 [wanted rows of the plan, mask_words(vocabulary)], all bits set where nothing is asked."""
+
+MaskSource = Callable[[], TokenMask | None]
+"""Called once by the runner, after the forward pass was issued; waits for the masks. None: no row is masked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Compute `count` tokens of `sequence` from position `start` on.
+
+    `rows` are the positions whose logits are wanted (ascending, inside the slot). The row at position p predicts the token at
+    p + 1: where `sequence.tokens[p + 1]` is known it is scored, and where `sample` is true a token is drawn with the noise of
+    position p + 1 (verification draws at every drafted position).
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    rows: tuple[int, ...] = ()
+    sample: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy the KV of the first `count` tokens of page `source` into page `target`, in all layers, before the forward pass."""
+
+    source: int
+    target: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One batch. Wanted rows are numbered in the order of slots, then of positions."""
+
+    slots: tuple[Slot, ...]
+    copies: tuple[PageCopy, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the forward pass computes."""
+        return sum(slot.count for slot in self.slots)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows whose logits are wanted."""
+        return sum(len(slot.rows) for slot in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What one wanted row gave.
+
+    `token` is the sampled id (None where the slot doesn't sample), `logprob` its raw log-probability (None unless the sequence
+    asked for logprobs). `known` is the raw log-probability of the sequence's own next token, where there is one and the slot
+    scores or the prompt's logprobs are asked. `top` are the best (id, logprob) of the raw distribution. `error` says why the row is
+    unusable (NaN logits); its sequence ends with an error.
+    """
+
+    token: int | None
+    logprob: float | None = None
+    known: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One tuple of row results for each slot of the plan, aligned with the slot's `rows`."""
+
+    rows: tuple[tuple[RowResult, ...], ...]
+    forward_seconds: float = 0.0
+
+
+class Runner(Protocol):
+    """Turns plans into tokens; owns weights, KV tensors and sampler. `runner.py` is the torch one; tests have a scripted one."""
+
+    @property
+    def num_pages(self) -> int:
+        """Pages in the KV pool."""
+
+    @property
+    def page_size(self) -> int:
+        """Tokens in a page."""
+
+    def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
+        """Copy pages, run the forward pass, sample. Raises only on a fault of the device."""

@@ -1,0 +1,1 @@
+"""Branchpoint: a structured-generation language and runtime for language models."""
