@@ -20,10 +20,13 @@ __all__ = [
     "Failed",
     "FinishReason",
     "Hints",
+    "Ids",
     "ModelInfo",
     "SampleFinished",
     "ScoreCall",
     "Scored",
+    "Segment",
+    "Text",
     "TokenLogprob",
     "Usage",
 ]
@@ -39,6 +42,23 @@ class Hints(msgspec.Struct, frozen=True):
     siblings: int = 1
     returns: bool = False
     priority: int = 0
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """Constant text. `special` is true for a chat template's own text only: there, and only there, special tokens are parsed."""
+
+    text: str
+    special: bool = False
+
+
+class Ids(msgspec.Struct, frozen=True, tag="ids"):
+    """Tokens that a model made (or that a caller gave), with their text. They are never tokenised again."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+
+
+Segment = Text | Ids
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):

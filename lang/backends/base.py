@@ -9,32 +9,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from branchpoint.constrained.spec import Constraint
-from branchpoint.runtime.messages import Event, Hints, Scored
+from branchpoint.runtime.messages import Event, Hints, Ids, Scored, Segment, Text
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["Backend", "Capabilities", "GenerateRequest", "Ids", "Message", "ScoreRequest", "Segment", "Text"]
 
 Message = Mapping[str, object]
 """A chat message: `role`, `content`, and what the model's chat template knows besides."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Constant text. `special` is true for a chat template's own text only: there, and only there, special tokens are parsed."""
-
-    text: str
-    special: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """Tokens that a model made (or that a caller gave), with their text. They are never tokenised again."""
-
-    tokens: tuple[int, ...]
-    text: str
-
-
-Segment = Text | Ids
 
 
 @dataclass(frozen=True, slots=True)
