@@ -1,0 +1,1 @@
+"""Examples, one idea a file; each is run by a test."""
