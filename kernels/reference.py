@@ -1,0 +1,62 @@
+"""The small operations of a layer in plain torch: norms, rotary embedding, gated activation.
+
+They are the CPU path and the reference for every other form. Called by `runtime.layers` once or twice a layer, so each is
+as few torch calls as it can be: at one token a call costs more than its arithmetic.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["add_rms_norm", "rms_norm", "rope", "rope_rotate", "rope_tables", "silu_mul"]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) * weight over the last dimension, the mean taken in float32.
+
+    x [..., D] of any float dtype, weight [D] of the same; returns a new tensor like x.
+    """
+    wide = x if x.dtype == torch.float32 else x.float()
+    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale.mul_(scale).mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
+    normed = wide * scale
+    if wide is not x:
+        normed = normed.to(x.dtype)  # the weight is applied in the model's dtype, as the models were trained
+    return normed.mul_(weight)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Add x to the residual stream and norm the sum: returns (rms_norm(x + residual), x + residual).
+
+    x, residual [..., D], weight [D]; neither input is changed.
+    """
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def rope_tables(angles: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The cos and sin tables that `rope` takes, out of angles [N, D/2] float32 (position times inverse frequency).
+
+    Returns (cos, sin), float32 [N, 1, D]: both halves of a head filled in, the sign of the rotation folded into sin, both
+    multiplied by `scale` (yarn's attention factor). Index them with positions [T] to get what a step needs.
+    """
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return torch.cat((cos, cos), dim=-1).unsqueeze(1), torch.cat((-sin, sin), dim=-1).unsqueeze(1)
+
+
+def rope_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the heads x [T, H, D] by the rows of `rope_tables` (cos, sin [T, 1, D], the dtype of x); returns a new tensor.
+
+    Half-split form (RoFormer with the pairs (i, i + D/2)): a query and key projection that lie side by side go in one call.
+    """
+    return x.mul(cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate q [T, Hq, D] and k [T, Hkv, D] by cos, sin [T, 1, D] of `rope_tables`; returns new (q, k)."""
+    return rope_rotate(q, cos, sin), rope_rotate(k, cos, sin)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, where gate_up [T, 2F] holds gate in its first F columns and up in the rest; returns [T, F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate).mul_(up)
