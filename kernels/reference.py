@@ -59,4 +59,5 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, where gate_up [T, 2F] holds gate in its first F columns and up in the rest; returns [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate).mul_(up)
+    activated: Tensor = torch.nn.functional.silu(gate)
+    return activated.mul_(up)
