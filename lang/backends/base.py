@@ -40,8 +40,8 @@ class ScoreRequest:
     """Score each of `options` as the continuation of `segments`.
 
     The last constant text and the option are tokenised together; only tokens that carry bytes of the option count.
-    `with_end` adds, as the last logprob of each option, that of the model's end token after it. `unconditional` scores the options'
-    tokens after nothing but the model's own beginning.
+    `with_end` adds, as the last logprob of each option, that of the model's end token after it. `unconditional` scores the
+    options' tokens after nothing but the model's own beginning.
     """
 
     id: str

@@ -1,10 +1,10 @@
 """The root of the error tree. Every room hangs its own errors under it, beside a fitting builtin.
 
-    BranchpointError
-    ├── runtime.errors      InvalidRequest (ValueError), ModelError (ValueError), CapacityError (MemoryError), …
-    ├── constrained.errors  GrammarError (ValueError) and what a grammar can be refused for
-    ├── radix.pool          OutOfPages (MemoryError)
-    └── lang.errors         ProgramError (RuntimeError), Incomplete (ValueError), …
+BranchpointError
+├── runtime.errors      InvalidRequest (ValueError), ModelError (ValueError), CapacityError (MemoryError), …
+├── constrained.errors  GrammarError (ValueError) and what a grammar can be refused for
+├── radix.pool          OutOfPages (MemoryError)
+└── lang.errors         ProgramError (RuntimeError), Incomplete (ValueError), …
 """
 
 __all__ = ["BranchpointError"]

@@ -32,7 +32,13 @@ def test_wheel_holds_every_module_and_imports_elsewhere(dist: Path, tmp_path: Pa
         archive.extractall(tmp_path)
     code = "import branchpoint, branchpoint.radix.tree, branchpoint.lang.state; print(branchpoint.__file__)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert str(tmp_path) in done.stdout
 

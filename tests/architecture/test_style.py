@@ -52,7 +52,9 @@ def test_public_names_are_listed_and_real(path: Path) -> None:
     listed: list[str] | None = None
     defined = set[str]()
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+        ):
             listed = [str(name) for name in ast.literal_eval(node.value)]
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             defined.add(node.name)
@@ -70,12 +72,16 @@ def test_no_mutable_module_state_and_no_silent_catching(path: Path) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Global):
             pytest.fail(f"line {node.lineno}: global statement")
-        if isinstance(node, ast.ExceptHandler) and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in BROAD)):
+        if isinstance(node, ast.ExceptHandler) and (
+            node.type is None or (isinstance(node.type, ast.Name) and node.type.id in BROAD)
+        ):
             assert "#" in lines[node.lineno - 1], f"line {node.lineno}: a broad except has its reason on the line"
     for number, line in enumerate(lines, 1):
         for ignore in ("type: ignore", "noqa"):
             if f"# {ignore}" in line:
-                assert line.count("#") > 1 or "  # " in line.split(ignore, 1)[1], f"line {number}: an ignore has its reason on the line"
+                assert line.count("#") > 1 or "  # " in line.split(ignore, 1)[1], (
+                    f"line {number}: an ignore has its reason on the line"
+                )
 
 
 def test_no_work_is_left_open() -> None:

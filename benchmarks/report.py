@@ -1,0 +1,60 @@
+"""How a benchmark speaks: a line of JSON for each figure as it is taken, and a table for people at the end."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["Figure", "Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number beside the peer's on the same work. `ratio` above 1 means Branchpoint is better."""
+
+    bench: str
+    case: str
+    unit: str
+    branchpoint: float
+    peer: str | None = None
+    peer_value: float | None = None
+    lower_is_better: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better than the peer; None without one."""
+        if not self.peer_value or not self.branchpoint:
+            return None
+        ratio = self.branchpoint / self.peer_value
+        return 1 / ratio if self.lower_is_better else ratio
+
+
+class Report:
+    """Collects figures; `add` prints each as JSON, `close` prints the table unless `json_only`."""
+
+    def __init__(self, *, json_only: bool) -> None:
+        self._json_only = json_only
+        self._figures: list[Figure] = []
+
+    def add(self, figure: Figure) -> None:
+        """Print and keep one figure."""
+        self._figures.append(figure)
+        line = {name: value for name, value in asdict(figure).items() if name != "lower_is_better"} | {"ratio": figure.ratio}
+        rounded = {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in line.items()}
+        print(json.dumps(rounded), flush=True)
+
+    def skip(self, bench: str, peer: str, why: str) -> None:
+        """Name a peer that could not be measured."""
+        print(json.dumps({"bench": bench, "peer": peer, "skipped": why}), flush=True)
+
+    def close(self) -> None:
+        """Print the table."""
+        if self._json_only:
+            return
+        table = Table("case", "unit", "Branchpoint", "peer", "peer's", "ratio")
+        for figure in self._figures:
+            peer_value = "" if figure.peer_value is None else f"{figure.peer_value:.4g}"
+            ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}x"
+            table.add_row(figure.case, figure.unit, f"{figure.branchpoint:.4g}", figure.peer or "", peer_value, ratio)
+        Console(width=110).print(table)
