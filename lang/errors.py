@@ -1,0 +1,95 @@
+"""What the language raises. Every failure of a run reaches the caller as one of these, with its cause chained.
+
+BranchpointError
+├── ProgramError (RuntimeError)      a call of a program failed: which variable, which line, the backend's status
+├── BackendError (RuntimeError)      what a backend answered instead of tokens: status and body
+├── Incomplete (ValueError)          a typed or constrained value that was cut
+├── UnknownVariable (KeyError)       a name that the program has not set
+├── ProgramMistake (TypeError)       the program itself can't be run as written
+└── NotSupported (RuntimeError)      a known name or option that this version or this backend can't serve
+"""
+
+from dataclasses import dataclass
+
+from branchpoint.errors import BranchpointError
+
+__all__ = [
+    "BackendError",
+    "Incomplete",
+    "NotSupported",
+    "Origin",
+    "ProgramError",
+    "ProgramMistake",
+    "UnknownVariable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The line of the user's program that added a node."""
+
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}" if self.file else "an unknown line"
+
+
+class BackendError(BranchpointError, RuntimeError):
+    """A backend answered with an error: `status` is its HTTP status (None without HTTP), `body` what it sent."""
+
+    def __init__(self, message: str, *, status: int | None = None, body: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+
+
+class ProgramError(BranchpointError, RuntimeError):
+    """A call of a program failed, or something was asked that comes after such a call.
+
+    `variable` is the name of the call that failed (None where it has none), `origin` its line, `branch` the way of forks to its
+    state, `status` and `body` the backend's answer. The cause is chained.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        variable: str | None = None,
+        program: str = "",
+        origin: Origin | None = None,
+        branch: tuple[int, ...] = (),
+        status: int | None = None,
+        body: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.variable = variable
+        self.program = program
+        self.origin = origin
+        self.branch = branch
+        self.status = status
+        self.body = body
+
+
+class Incomplete(BranchpointError, ValueError):
+    """A typed or constrained value was cut before it was whole; `partial` is the text that there is."""
+
+    def __init__(self, message: str, *, variable: str | None, partial: str) -> None:
+        super().__init__(message)
+        self.variable = variable
+        self.partial = partial
+
+
+class UnknownVariable(BranchpointError, KeyError):
+    """A variable was read that no line before it sets."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ProgramMistake(BranchpointError, TypeError):
+    """The program can't be run as written: a wrong argument, a role that isn't open, an expression of the wrong type."""
+
+
+class NotSupported(BranchpointError, RuntimeError):
+    """A known name or option that this version, or this backend, can't serve."""
