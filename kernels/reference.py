@@ -16,7 +16,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x [..., D] of any float dtype, weight [D] of the same; returns a new tensor like x.
     """
     wide = x if x.dtype == torch.float32 else x.float()
-    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale.mul_(scale).mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
     normed = wide * scale
     if wide is not x:

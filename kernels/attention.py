@@ -1,0 +1,114 @@
+"""Attention over a paged KV cache, for slots of any length: prefill chunks, single tokens and drafts in one call.
+
+A layer writes its new keys and values with `write_kv`, then calls `paged_attention` with the step's plan (`layout`). The
+cache is [pages x page size, Hkv, D], so a run of consecutive pages is a view of it.
+"""
+
+import torch
+from torch import Tensor
+
+from branchpoint.kernels.layout import AttentionPlan, Part
+from branchpoint.kernels.shared_prefix import merge_parts
+
+__all__ = ["attend", "paged_attention", "write_kv"]
+
+FOLDED_ROWS = 32
+"""Query rows of one key head up to which the heads that share it are attended as rows of one head."""
+
+
+def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, places: Tensor) -> None:
+    """Write k, v [T, Hkv, D] into the caches [S, Hkv, D] of the same dtype at `places` [T] int64 (all different)."""
+    k_cache.index_copy_(0, places, k)
+    v_cache.index_copy_(0, places, v)
+
+
+def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+    """softmax(scale * q k^T) v for each slot of the plan, causal within it; returns [T, Hq, D] like q.
+
+    q [T, Hq, D] in the plan's order of rows; k_cache, v_cache [S, Hkv, D] of the same dtype, Hq a multiple of Hkv, the new
+    keys and values already written.
+    """
+    if len(plan.parts) == 1:
+        return _attend_part(q, k_cache, v_cache, plan.parts[0], scale)[0]
+    out = torch.empty_like(q)
+    sums = q.new_empty(q.shape[:2], dtype=torch.float32) if plan.needs_merge else None
+    for part in plan.parts:
+        part_out, part_sums = _attend_part(q, k_cache, v_cache, part, scale)
+        if part.merge and sums is not None:
+            merge_parts(out, sums, part.target, part_out, part_sums)
+            continue
+        _write(out, part.target, part_out)
+        if sums is not None:
+            _write(sums, part.target, part_sums)
+    return out
+
+
+def _attend_part(q: Tensor, k_cache: Tensor, v_cache: Tensor, part: Part, scale: float) -> tuple[Tensor, Tensor]:
+    """Outputs [N, Hq, D] and log-sum-exps [N, Hq] for the part's target rows."""
+    queries = _take(q, part.rows)
+    keys, values = _take(k_cache, part.keys), _take(v_cache, part.keys)
+    size, dim = part.size, q.shape[-1]
+    shape = (size, -1, keys.shape[1], dim)
+    out, sums = attend(
+        queries.view(size, -1, q.shape[1], dim), keys.view(shape), values.view(shape), scale, mask=part.mask, causal=part.causal
+    )
+    out, sums = out.reshape(-1, q.shape[1], dim), sums.reshape(-1, q.shape[1])
+    if part.kept is not None:
+        out, sums = out.index_select(0, part.kept), sums.index_select(0, part.kept)
+    return out, sums
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *, mask: Tensor | None = None, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Dense attention: q [B, T, Hq, D] over k, v [B, L, Hkv, D]. Returns outputs [B, T, Hq, D] and log-sum-exps [B, T, Hq].
+
+    `mask` [B, 1, T, L] is added to the scaled scores; `causal` needs T = L. Log-sum-exps are natural, float32.
+    """
+    batch, count, heads, dim = q.shape
+    kv_heads = k.shape[2]
+    group = heads // kv_heads
+    fold = group > 1 and count * group <= FOLDED_ROWS and not causal and (mask is None or count == 1)
+    if fold:  # one read of a key head serves all query heads that share it
+        q = q.view(batch, count, kv_heads, group, dim).transpose(2, 3).reshape(batch, count * group, kv_heads, dim)
+        mask = None if mask is None else mask.expand(batch, 1, group, mask.shape[-1])
+    form = _flash if q.device.type == "cpu" else _plain
+    out, sums = form(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale, mask, causal)
+    out, sums = out.transpose(1, 2), sums.transpose(1, 2)
+    if fold:
+        out = out.view(batch, count, group, kv_heads, dim).transpose(2, 3).reshape(batch, count, heads, dim)
+        sums = sums.view(batch, count, group, kv_heads).transpose(2, 3).reshape(batch, count, heads)
+    return out, sums
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """torch's own tiled CPU attention, the form that also returns log-sum-exps. q [B, Hq, T, D], k and v [B, Hkv, L, D]."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, sums = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    return out, sums
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """The same, by its definition, for devices that have no fused form yet; scores in float32."""
+    group = q.shape[1] // k.shape[1]
+    keys, values = k.repeat_interleave(group, 1).float(), v.repeat_interleave(group, 1).float()
+    scores = (q.float() @ keys.transpose(2, 3)).mul_(scale)
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        ahead = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
+    sums = scores.logsumexp(-1)
+    out = (scores - sums.unsqueeze(-1)).exp() @ values
+    return out.to(q.dtype), sums
+
+
+def _take(tensor: Tensor, index: slice | Tensor) -> Tensor:
+    return tensor[index] if isinstance(index, slice) else tensor.index_select(0, index)
+
+
+def _write(target: Tensor, index: slice | Tensor, values: Tensor) -> None:
+    if isinstance(index, slice):
+        target[index] = values
+    else:
+        target.index_copy_(0, index, values)

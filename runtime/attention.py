@@ -1,0 +1,83 @@
+"""Where a model's attention meets the paged KV: the runner plans a step, each layer then calls `forward`.
+
+Models never see pages; schedulers never see tensors. `CpuAttention` is the plain torch backend.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from branchpoint.kernels.attention import paged_attention, write_kv
+from branchpoint.kernels.layout import AttentionPlan, plan_attention
+from branchpoint.runtime.batch import Batch
+from branchpoint.runtime.models.config import ModelConfig
+from branchpoint.runtime.plan import PageCopy
+
+__all__ = ["AttentionBackend", "CpuAttention", "kv_bytes_per_page"]
+
+
+class AttentionBackend(Protocol):
+    """Owns the KV pool of all layers and computes attention over it."""
+
+    def plan(self, batch: Batch) -> None:
+        """Prepare for one step; `forward` works on this batch until the next plan."""
+
+    def forward(self, layer_index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store k and v [T, Hkv, D] of the batch and let q [T, Hq, D] attend; returns [T, Hq, D]."""
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """Copy KV between pages in all layers, in order."""
+
+
+def kv_bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes that one page takes in all layers, keys and values together."""
+    return 2 * config.num_layers * page_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+class CpuAttention:
+    """Plain torch attention over a pool of `num_pages` pages; see `AttentionBackend`.
+
+    Keys and values of a layer are one tensor each, [num_pages * page_size, Hkv, D]: consecutive pages are a view. Named for where
+    it is fast; it is right on every device.
+    """
+
+    def __init__(self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.dtype = dtype
+        self._device = device
+        self._scale = config.head_dim**-0.5
+        shape = (num_pages * page_size, config.num_kv_heads, config.head_dim)
+        self._keys = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
+        self._values = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
+        self._places = torch.empty(0, dtype=torch.int64, device=device)
+        self._plan = AttentionPlan((), 0)
+
+    def plan(self, batch: Batch) -> None:
+        """See `AttentionBackend`."""
+        self._places = batch.places
+        self._plan = plan_attention(batch.table, self.dtype, self._device)
+
+    def forward(self, layer_index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `AttentionBackend`."""
+        keys, values = self._keys[layer_index], self._values[layer_index]
+        write_kv(k.to(self.dtype), v.to(self.dtype), keys, values, self._places)
+        return paged_attention(q.to(self.dtype), keys, values, self._plan, self._scale).to(q.dtype)
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """See `AttentionBackend`."""
+        for copy in copies:
+            source, target = copy.source * self.page_size, copy.target * self.page_size
+            for cache in (*self._keys, *self._values):
+                cache[target : target + copy.count] = cache[source : source + copy.count]
+
+
+def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A zeroed tensor; on the CPU its memory is only taken as pages are first written, so that a large pool costs nothing yet."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = shape[0] * shape[1] * shape[2] * dtype.itemsize
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
