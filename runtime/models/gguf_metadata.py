@@ -1,0 +1,122 @@
+"""Reads a GGUF file's metadata into a `ModelConfig`.
+
+Called by `weights.gguf` with the file's header; keys are those of ggml's docs/gguf.md, under the architecture's name.
+"""
+
+import math
+from dataclasses import replace
+
+from branchpoint.runtime.errors import ModelError
+from branchpoint.runtime.models.config import ModelConfig, RopeScaling
+from branchpoint.runtime.models.family import Family
+from branchpoint.runtime.models.registry import family_of_gguf
+from branchpoint.runtime.weights.gguf_header import Header
+
+__all__ = ["config_from"]
+
+
+class _Keys:
+    """Metadata fields under one architecture's prefix."""
+
+    def __init__(self, header: Header, architecture: str, where: str) -> None:
+        self.metadata = header.metadata
+        self.architecture = architecture
+        self.where = where
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self.metadata.get(f"{self.architecture}.{name}", default)
+        if isinstance(value, tuple) and len(set(value)) == 1:
+            value = value[0]  # one number for each layer, all equal
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ModelError(f"{self.where}: the field {self.architecture}.{name} must be a whole number, got {value!r}.")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self.metadata.get(f"{self.architecture}.{name}", default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ModelError(f"{self.where}: the field {self.architecture}.{name} must be a number, got {value!r}.")
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.metadata.get(f"{self.architecture}.{name}", default)
+        if not isinstance(value, str):
+            raise ModelError(f"{self.where}: the field {self.architecture}.{name} must be a string, got {value!r}.")
+        return value
+
+
+def config_from(header: Header, where: str, factors: tuple[float, ...]) -> tuple[ModelConfig, Family]:
+    """The model's shape and its family. `factors` are the file's own rope divisors, if any. Raises ModelError."""
+    architecture = header.metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise ModelError(f"{where}: general.architecture must name the architecture, got {architecture!r}.")
+    family = family_of_gguf(architecture, where)
+    keys = _Keys(header, architecture, where)
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelError(f"{where}: the tensor token_embd.weight is missing; the file is not a whole model.")
+    heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
+    head_dim = keys.integer("attention.key_length", hidden // heads if heads > 0 else 0)
+    context = keys.integer("context_length")
+    _refuse_unknown_shapes(keys, head_dim, context)
+    config = ModelConfig(
+        architecture=family.name,
+        hidden_size=hidden,
+        num_layers=keys.integer("block_count"),
+        num_heads=heads,
+        num_kv_heads=keys.integer("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        intermediate_size=keys.integer("feed_forward_length"),
+        vocabulary_size=embedding.shape[0],
+        context_length=context,
+        rms_eps=keys.number("attention.layer_norm_rms_epsilon", 1e-6),
+        rope_theta=keys.number("rope.freq_base", 10000.0),
+        rope_scaling=_scaling(keys, context, factors),
+        tied="output.weight" not in header.tensors,
+        attention_bias="blk.0.attn_q.bias" in header.tensors,
+        output_bias="blk.0.attn_output.bias" in header.tensors,
+        mlp_bias="blk.0.ffn_gate.bias" in header.tensors,
+        qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
+        eos_token_ids=_ids(header, "eos_token_id", "eot_token_id", "eom_token_id"),
+    )
+    bos = _ids(header, "bos_token_id")
+    return replace(config, bos_token_id=bos[0] if bos else None), family
+
+
+def _refuse_unknown_shapes(keys: _Keys, head_dim: int, context: int) -> None:
+    """Raise ModelError for what would silently change the arithmetic."""
+    expected = {"attention.value_length": head_dim, "rope.dimension_count": head_dim, "expert_count": 0}
+    for name, value in expected.items():
+        got = keys.integer(name, value)
+        if got != value:
+            raise ModelError(f"{keys.where}: {keys.architecture}.{name} = {got} is not implemented (expected {value}).")
+    window = keys.integer("attention.sliding_window", context)
+    if 0 < window < context:
+        raise ModelError(
+            f"{keys.where}: sliding_window attention (window {window}) is not implemented; "
+            "use a model whose layers attend to the whole context."
+        )
+
+
+def _scaling(keys: _Keys, context: int, factors: tuple[float, ...]) -> RopeScaling | None:
+    kind = keys.text("rope.scaling.type", "none")
+    factor = keys.number("rope.scaling.factor", 1.0)
+    if kind == "yarn":
+        return RopeScaling(
+            "yarn",
+            factor=factor,
+            original_context=keys.integer("rope.scaling.original_context_length", context),
+            beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+            attention_factor=keys.number("rope.scaling.attn_factor", 1.0) * (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0),
+        )
+    if kind == "linear" and not factors:
+        return RopeScaling("linear", factor=factor)
+    if kind != "none":
+        raise ModelError(f"{keys.where}: rope.scaling.type {kind!r} is not implemented; supported are none, linear and yarn.")
+    return RopeScaling("factors", factors=factors) if factors else None
+
+
+def _ids(header: Header, *names: str) -> tuple[int, ...]:
+    """The token ids of the tokenizer's fields, those that are there."""
+    values = [header.metadata.get(f"tokenizer.ggml.{name}") for name in names]
+    return tuple(dict.fromkeys(value for value in values if isinstance(value, int)))

@@ -1,0 +1,94 @@
+"""Loads what `EngineConfig.model` names: finds it, opens its checkpoint, chooses how linears are held, builds the model.
+
+The engine's first step; the runner takes the model, the tokenizer its source.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.layers.linear import LinearMethod, Plain
+from branchpoint.runtime.models.base import Model
+from branchpoint.runtime.models.config import ModelConfig
+from branchpoint.runtime.models.decoder import load_decoder
+from branchpoint.runtime.parallel import Shard, use_threads
+from branchpoint.runtime.weights.checkpoint import Checkpoint
+from branchpoint.runtime.weights.dummy import DummyCheckpoint, dummy_config
+from branchpoint.runtime.weights.gguf import GgufCheckpoint
+from branchpoint.runtime.weights.resolve import Location, locate
+from branchpoint.runtime.weights.safetensors import SafetensorsCheckpoint
+
+__all__ = ["LoadedModel", "load_model", "pick_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run. `tokenizer_source` is its folder or GGUF file; None for dummy weights, which have no vocabulary.
+
+    `dtype` is that of hidden states and of k and v.
+    """
+
+    model: Model
+    config: ModelConfig
+    tokenizer_source: Path | None
+    name: str
+    dtype: torch.dtype
+
+
+def pick_device(config: EngineConfig) -> torch.device:
+    """The device asked for; `auto` takes CUDA where there is one. Raises InvalidRequest where CUDA is asked for and missing."""
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise InvalidRequest("device is 'cuda', but torch finds no CUDA device here; use 'cpu' or 'auto'.", param="device")
+    return torch.device("cuda" if available and config.device != "cpu" else "cpu")
+
+
+def load_model(config: EngineConfig, device: torch.device) -> LoadedModel:
+    """Load the model and, on the CPU, set torch's threads. Raises ModelError, or InvalidRequest naming an option at fault."""
+    if device.type == "cpu":
+        use_threads(config.threads)
+    location = locate(config.model)
+    checkpoint = _open(location, config.seed or 0)
+    shape = _limited(checkpoint.config, config.context_length)
+    dtype = _dtype(config, device, checkpoint)
+    with torch.inference_mode():
+        model = load_decoder(checkpoint, shape, _method(config, device, dtype), device, dtype, Shard())
+    return LoadedModel(model, shape, location.path, config.served_name or location.name, dtype)
+
+
+def _open(location: Location, seed: int) -> GgufCheckpoint | SafetensorsCheckpoint | DummyCheckpoint:
+    if location.dummy is not None:
+        return DummyCheckpoint(dummy_config(location.dummy), seed)
+    assert location.path is not None, "a location is dummy or has a path"
+    return SafetensorsCheckpoint(location.path) if location.path.is_dir() else GgufCheckpoint(location.path)
+
+
+def _limited(shape: ModelConfig, context_length: int | None) -> ModelConfig:
+    """The shape with the context cut to what was asked for. Raises InvalidRequest for more than the model has."""
+    if context_length is None:
+        return shape
+    if context_length > shape.context_length:
+        raise InvalidRequest(
+            f"context_length must be at most the model's {shape.context_length}, got {context_length}.", param="context_length"
+        )
+    return replace(shape, context_length=context_length)
+
+
+def _dtype(config: EngineConfig, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+    """The dtype of hidden states: as asked; `auto` is float32 on the CPU, the checkpoint's own (bfloat16 for blocks) on CUDA."""
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if config.dtype != "auto":
+        return named[config.dtype]
+    if device.type == "cpu":
+        return torch.float32
+    embedding = checkpoint.find("model.embed_tokens.weight")
+    kinds = {"F32": torch.float32, "F16": torch.float16}
+    return kinds.get(embedding.kind, torch.bfloat16) if embedding is not None else torch.bfloat16
+
+
+def _method(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> LinearMethod:
+    """How linears are held. Raises InvalidRequest where `cpu_weights` and the device or dtype contradict each other."""
+    return Plain(device, dtype)
