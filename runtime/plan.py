@@ -71,8 +71,9 @@ class RowResult:
 
     `token` is the sampled id (None where the slot doesn't sample), `logprob` its raw log-probability (None unless the sequence
     asked for logprobs). `known` is the raw log-probability of the sequence's own next token, where there is one and the slot
-    scores or the prompt's logprobs are asked. `top` are the best (id, logprob) of the raw distribution. `error` says why the row
-    is unusable (NaN logits); its sequence ends with an error.
+    scores or logprobs are asked (the prompt's for prompt tokens, else the output's: forced tokens have one too). `top` are the
+    best (id, logprob) of the raw distribution. `error` says why the row is unusable (NaN logits); its sequence ends with an
+    error.
     """
 
     token: int | None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from branchpoint.constrained.grammar import Matcher
+from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["Sequence", "Status"]
@@ -23,7 +24,14 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One sample of a call. `tokens` is prompt + output; the first `num_computed` of them have KV in `pages`."""
+    """One sample of a call, or one continuation to score. `tokens` is prompt + output; the first `num_computed` of them have KV
+    in `pages`.
+
+    Output ends at `max_output` tokens. `next_row` is the first position whose logits somebody still wants; all after it are
+    wanted too. `arrival` numbers the calls in the order in which they came. The last fields count what usage reports: `cached`
+    is the length of the match at the first admission (None before it), `peak` the most tokens that ever had KV, `recomputed`
+    those that were computed once more after a preemption.
+    """
 
     call_id: str
     index: int
@@ -36,6 +44,14 @@ class Sequence:
     num_computed: int = 0
     pages: list[int] = field(default_factory=list)
     matcher: Matcher | None = None
+    max_output: int = 2**31
+    next_row: int = 0
+    arrival: int = 0
+    hints: Hints = Hints()
+    cached: int | None = None
+    peak: int = 0
+    recomputed: int = 0
+    preemptions: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -51,3 +67,33 @@ class Sequence:
     def output(self) -> list[int]:
         """The generated tokens."""
         return self.tokens[self.num_prompt :]
+
+    @property
+    def samples(self) -> bool:
+        """Whether a token is to be drawn behind the last one."""
+        return self.num_output < self.max_output
+
+    @property
+    def target(self) -> int:
+        """How many tokens need KV before the next decision. The last token of an output that is complete needs none."""
+        return self.num_tokens if self.samples or self.num_output == 0 else self.num_tokens - 1
+
+    @property
+    def final_length(self) -> int:
+        """Tokens that the next decision may bring the sequence to: what it needs room for."""
+        return min(self.num_tokens + 1, self.num_prompt + self.max_output)
+
+    @property
+    def in_prefill(self) -> bool:
+        """Whether prompt tokens are still without KV."""
+        return self.num_computed < self.num_prompt
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Sorts the important before the others, then the old before the young."""
+        return (-self.hints.priority, self.arrival, self.index)
+
+    def rows(self, start: int, count: int) -> tuple[int, ...]:
+        """The positions among `count` from `start` on whose logits are wanted."""
+        last = self.num_tokens if self.samples else self.num_tokens - 1
+        return tuple(range(max(start, self.next_row), min(start + count, last)))

@@ -1,0 +1,113 @@
+"""The engine's door: a call that can't be served is refused here, with the numbers; what passes is made into sequences.
+
+Everything behind it may rely on ids that lie in the vocabulary and on lengths that fit.
+"""
+
+from collections.abc import Sequence as Seq
+
+from branchpoint.runtime.errors import CapacityError, InvalidRequest
+from branchpoint.runtime.generation import Generation, TokenTable
+from branchpoint.runtime.messages import Call, ScoreCall
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.scoring import Scoring
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["Admission", "derive_seed"]
+
+MASK64 = 2**64 - 1
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """The seed of sample `index`: the call's own for the first, for the others a scrambled one (splitmix64's finaliser)."""
+    if index == 0:
+        return seed & MASK64
+    mixed = (seed + index * 0x9E3779B97F4A7C15) & MASK64
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK64
+    return mixed ^ (mixed >> 31)
+
+
+class Admission:
+    """Checks calls against a vocabulary, a context of `context_length` tokens and a pool that holds `capacity` tokens."""
+
+    def __init__(self, table: TokenTable, context_length: int, capacity: int) -> None:
+        self._table = table
+        self._context_length = context_length
+        self._capacity = capacity
+
+    def generations(self, call: Call, seed: int, arrival: int) -> list[Generation]:
+        """A sequence for each sample; only the first collects the prompt's log-probabilities.
+
+        Raises InvalidRequest, or CapacityError where the prompt and one token behind it can never fit.
+        """
+        sampling = call.sampling
+        sampling.check_against(self._table.size)
+        self._check_prompt(call.prompt, 0 if sampling.max_tokens == 0 else 1, "The prompt")
+        last_row = len(call.prompt) - 1
+        if sampling.prompt_logprobs_start > last_row:
+            raise InvalidRequest(
+                f"prompt_logprobs_start must lie inside the prompt of {len(call.prompt)} tokens, "
+                f"got {sampling.prompt_logprobs_start}.",
+                param="prompt_logprobs_start",
+            )
+        room = min(self._context_length, self._capacity) - len(call.prompt)
+        max_output = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        generations = []
+        for index in range(sampling.n):
+            sequence = self._sequence(call, index, call.prompt, sampling)
+            sequence.seed = derive_seed(seed, index)
+            sequence.max_output = max_output
+            sequence.arrival = arrival
+            if index == 0 and sampling.prompt_logprobs is not None:
+                sequence.next_row = min(last_row, max(sampling.prompt_logprobs_start - 1, 0))
+            generations.append(Generation(call, sequence, self._table))
+        return generations
+
+    def scorings(self, call: ScoreCall, arrival: int) -> list[Scoring]:
+        """A sequence for each continuation. Raises InvalidRequest, or CapacityError where one can never fit."""
+        if not call.continuations:
+            raise InvalidRequest("continuations must hold at least one, got none.", param="continuations")
+        self._check_prompt(call.prompt, 0, "The prompt")
+        scorings = []
+        for index, continuation in enumerate(call.continuations):
+            tokens = (*call.prompt, *continuation)
+            self._check_ids(continuation, "continuations")
+            self._check_length(len(tokens), 0, f"The prompt with continuation {index}")
+            sequence = self._sequence(call, index, tokens, SamplingParams(temperature=0.0))
+            sequence.max_output = len(continuation)
+            sequence.arrival = arrival
+            scorings.append(Scoring(sequence))
+        return scorings
+
+    def _sequence(self, call: Call | ScoreCall, index: int, tokens: Seq[int], sampling: SamplingParams) -> Sequence:
+        return Sequence(
+            call_id=call.id,
+            index=index,
+            tokens=list(tokens),
+            num_prompt=len(call.prompt),
+            sampling=sampling,
+            seed=0,
+            namespace=call.namespace,
+            next_row=len(call.prompt) - 1,
+            hints=call.hints,
+        )
+
+    def _check_prompt(self, prompt: Seq[int], room: int, what: str) -> None:
+        if not prompt:
+            raise InvalidRequest("prompt must hold at least one token, got none.", param="prompt")
+        self._check_ids(prompt, "prompt")
+        self._check_length(len(prompt), room, what)
+
+    def _check_ids(self, tokens: Seq[int], param: str) -> None:
+        low, high = min(tokens, default=0), max(tokens, default=0)
+        if low < 0 or high >= self._table.size:
+            wrong = low if low < 0 else high
+            raise InvalidRequest(f"{param} must hold token ids in [0, {self._table.size}), got {wrong}.", param=param)
+
+    def _check_length(self, length: int, room: int, what: str) -> None:
+        asked = f"{what} has {length} tokens" + (" and needs room for one more" if room else "")
+        if length + room > self._context_length:
+            raise CapacityError(f"{asked}; the context holds {self._context_length} tokens. Shorten it.", param="prompt")
+        if length + room > self._capacity:
+            remedy = "Shorten it, or give the engine more pages (num_pages, kv_memory_gib)."
+            raise CapacityError(f"{asked}; the KV pool holds {self._capacity} tokens. {remedy}", param="prompt")

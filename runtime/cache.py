@@ -1,0 +1,160 @@
+"""Joins page pool and radix tree for sequences: who has which pages, and what of a prompt needs no computing.
+
+Stands between the scheduler, which decides who runs, and `radix/`, which knows no sequences. All pages of a sequence are
+referenced once for it, whether it computed them or found them in the tree.
+"""
+
+from collections.abc import Iterable
+
+from branchpoint.radix import BlockPool, Handle, PrefixKey, RadixTree, check_balance
+from branchpoint.radix.key import common_prefix
+from branchpoint.runtime.plan import PageCopy
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["KVCache"]
+
+
+class KVCache:
+    """The KV pages of `num_pages` x `page_size` tokens. With `enabled` false nothing is matched and nothing kept."""
+
+    def __init__(self, num_pages: int, page_size: int, *, enabled: bool = True) -> None:
+        self.pool = BlockPool(num_pages, page_size)
+        self.tree = RadixTree(self.pool)
+        self.enabled = enabled
+        self._keys: dict[Sequence, PrefixKey] = {}
+        self._copies: list[PageCopy] = []
+        self._sources: list[Handle] = []
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had without taking any from a sequence: free ones, and what the tree alone holds."""
+        return self.pool.num_free + self.tree.num_evictable
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that all pages together hold."""
+        return self.pool.num_pages * self.pool.page_size
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that `num_tokens` tokens fill, the last one perhaps in part."""
+        return -(-num_tokens // self.pool.page_size)
+
+    def missing(self, sequence: Sequence) -> int:
+        """Pages that `sequence` still needs before its next decision."""
+        return max(0, self.pages_for(sequence.target) - len(sequence.pages))
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """How much of `sequence` the tree holds, up to the first row that is wanted. Counts as no use."""
+        return self.tree.peek(self._key(sequence), self._limit(sequence)) if self.enabled else 0
+
+    def shared_prefix(self, sequence: Sequence, other: Sequence) -> int:
+        """Tokens that `sequence` could take over once `other` has computed all of its own."""
+        if not self.enabled or sequence.namespace != other.namespace:
+            return 0
+        common = common_prefix(self._key(sequence).packed, self._key(other).packed)
+        return min(common, self._limit(sequence), other.target)
+
+    def admit(self, sequence: Sequence, reserved: int) -> bool:
+        """Give `sequence` the pages of its cached prefix; a page that matches in part is copied by the next plan.
+
+        False, and nothing taken, where the pages for the rest can't be had beside `reserved` ones that others need.
+        """
+        key, limit = self._key(sequence), self._limit(sequence) if self.enabled else 0
+        handle = self.tree.match(key, limit)
+        if handle.tail and not self._fits(sequence, handle, reserved):
+            handle.release()  # the page to copy from is itself in the way: do without the copy
+            handle = self.tree.match(key, len(handle.pages) * self.pool.page_size)
+        if not self._fits(sequence, handle, reserved):
+            handle.release()
+            return False
+        self.pool.retain(handle.pages)
+        sequence.pages = list(handle.pages)
+        sequence.num_computed = handle.num_tokens
+        if handle.tail is None:
+            handle.release()
+            return True
+        page = self._allocate(1, sequence.pages)
+        assert page is not None, "a page that was there is gone"
+        sequence.pages += page
+        self._copies.append(PageCopy(handle.tail[0], page[0], handle.tail[1]))
+        self._sources.append(handle)
+        return True
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """See that `sequence` has pages for its first `num_tokens` tokens. False, and nothing taken, where they can't be had."""
+        needed = self.pages_for(num_tokens) - len(sequence.pages)
+        if needed <= 0:
+            return True
+        pages = self._allocate(needed, sequence.pages)
+        if pages is None:
+            return False
+        sequence.pages += pages
+        return True
+
+    def take_copies(self) -> tuple[PageCopy, ...]:
+        """The copies that the next plan must make before its forward pass."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
+
+    def settle(self) -> None:
+        """The plan with the copies has run, or never will: their sources are no longer needed."""
+        for handle in self._sources:
+            handle.release()
+        self._sources.clear()
+        self._copies.clear()
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let others find what `sequence` has computed so far; it keeps its pages and may write on behind that."""
+        if self.enabled and sequence.num_computed:
+            key = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
+            pages = sequence.pages[: self.pages_for(sequence.num_computed)]
+            self.tree.insert(key, pages, priority=sequence.hints.priority)
+
+    def release(self, sequence: Sequence, *, keep: bool) -> None:
+        """Take all pages from `sequence`; with `keep` its computed tokens stay in the tree while there is room."""
+        if keep:
+            self.publish(sequence)
+        if self._copies:
+            self._copies = [copy for copy in self._copies if copy.target not in sequence.pages]
+        self.pool.release(sequence.pages)
+        sequence.pages = []
+        sequence.num_computed = 0
+
+    def forget(self, sequence: Sequence) -> None:
+        """`sequence` will not be asked about again."""
+        self._keys.pop(sequence, None)
+
+    def flush(self) -> int:
+        """Empty the tree; sequences keep their pages. Returns the number of pages freed."""
+        return self.tree.flush()
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Hold pool, tree and the pages of `sequences` (all that have any) against each other. Raises AssertionError."""
+        sequences = list(sequences)
+        assert not self._sources, "a copy is still to be made"
+        self.pool.check()
+        self.tree.check()
+        check_balance(self.pool, (page for sequence in sequences for page in sequence.pages))
+        for sequence in sequences:
+            assert sequence.num_computed <= len(sequence.pages) * self.pool.page_size, "computed tokens without a page"
+            assert len(set(sequence.pages)) == len(sequence.pages), "a sequence has a page twice"
+
+    def _limit(self, sequence: Sequence) -> int:
+        return min(sequence.next_row, sequence.target - 1)
+
+    def _fits(self, sequence: Sequence, handle: Handle, reserved: int) -> bool:
+        return self.pages_for(sequence.final_length) - len(handle.pages) + reserved <= self.num_available
+
+    def _key(self, sequence: Sequence) -> PrefixKey:
+        key = self._keys.get(sequence)
+        if key is None or len(key) != sequence.num_tokens:
+            key = self._keys[sequence] = PrefixKey(sequence.namespace, sequence.tokens)
+        return key
+
+    def _allocate(self, count: int, behind: list[int]) -> list[int] | None:
+        short = count - self.pool.num_free
+        if short > 0:
+            if short > self.tree.num_evictable:
+                return None
+            self.tree.evict(short)
+        return self.pool.allocate(count, after=behind[-1] if behind else None)

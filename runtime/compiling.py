@@ -1,0 +1,62 @@
+"""Calls whose grammars are being compiled elsewhere. Asked by the engine at each step; such a call has no pages yet.
+
+The compiler itself (`constrained.compiler`) works in threads or processes of its own.
+"""
+
+from collections.abc import KeysView
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Protocol
+
+from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.spec import Constraint
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.messages import Call
+
+__all__ = ["Compiler", "Compiling"]
+
+WAIT_SECONDS = 0.01
+
+
+class Compiler(Protocol):
+    """Compiles constraints elsewhere; `constrained.compiler` has the real one."""
+
+    def compile(self, constraint: Constraint | None, prefix: bytes) -> "Future[CompiledGrammar]":
+        """The grammar of `constraint` whose sentences come behind `prefix`, or where it is None of anything behind `prefix`."""
+
+
+class Compiling:
+    """The grammars under way, by call."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._futures: dict[str, Future[CompiledGrammar]] = {}
+
+    @property
+    def call_ids(self) -> KeysView[str]:
+        """The calls that wait for a grammar."""
+        return self._futures.keys()
+
+    def start(self, call: Call) -> None:
+        """Have the grammar of `call` compiled; where the compiler refuses it at once, that is its result."""
+        try:
+            future = self._compiler.compile(call.constraint, call.heal)
+        except BranchpointError as error:
+            future = Future()
+            future.set_exception(error)
+        self._futures[call.id] = future
+
+    def take_done(self) -> list[tuple[str, "Future[CompiledGrammar]"]]:
+        """The calls whose grammar is there, or has failed; they are no longer waited for."""
+        done = [(call_id, future) for call_id, future in self._futures.items() if future.done()]
+        for call_id, _ in done:
+            del self._futures[call_id]
+        return done
+
+    def wait(self) -> None:
+        """Give the compiler a moment, where there is nothing else to do."""
+        if self._futures:
+            wait(self._futures.values(), WAIT_SECONDS, FIRST_COMPLETED)
+
+    def drop(self, call_id: str) -> None:
+        """The call has ended: its grammar isn't wanted any more. It may be another call's too, so it isn't cancelled."""
+        self._futures.pop(call_id, None)

@@ -1,0 +1,275 @@
+"""The loop that owns everything: calls go in, each `step` plans, runs and commits one batch, events come out.
+
+All methods are called from one thread, that of `process.py`'s hosts. Nothing here knows tensors: the model is a `Runner`.
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.admission import Admission
+from branchpoint.runtime.cache import KVCache
+from branchpoint.runtime.compiling import Compiler, Compiling
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
+from branchpoint.runtime.generation import Finish, Generation, TokenTable
+from branchpoint.runtime.group import Group
+from branchpoint.runtime.masks import MaskFiller, StepMasks
+from branchpoint.runtime.messages import Call, Delta, Event, Failed, SampleFinished, ScoreCall, Usage
+from branchpoint.runtime.output import Piece
+from branchpoint.runtime.plan import Runner, StepPlan, StepResult
+from branchpoint.runtime.policy import make_order
+from branchpoint.runtime.scheduler import Scheduler
+from branchpoint.runtime.sequence import Sequence, Status
+from branchpoint.runtime.stats import EngineStats, add_usage
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Serves calls with `runner`'s model, whose vocabulary is `table` and whose context holds `context_length` tokens.
+
+    Each call that `submit` accepts gets exactly one terminal event from a later `step` (or `fail_all`), whatever fails. `clock`
+    gives seconds, for queue times only.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        compiler: Compiler,
+        table: TokenTable,
+        context_length: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._runner = runner
+        self._table = table
+        self._clock = clock
+        self._cache = KVCache(runner.num_pages, runner.page_size, enabled=config.radix_cache)
+        self._scheduler = Scheduler(
+            self._cache,
+            make_order(config.policy, self._cache.cached_tokens),
+            max_batch_tokens=config.max_batch_tokens,
+            max_sequences=config.max_sequences,
+        )
+        self._admission = Admission(table, context_length, self._cache.capacity)
+        self._masks = MaskFiller(table.size, table.eos)
+        self._seeds = random.Random(config.seed)
+        self._groups: dict[str, Group] = {}
+        self._owners: dict[Sequence, Group] = {}
+        self._compiling = Compiling(compiler)
+        self._events: list[Event] = []
+        self._arrivals = 0
+        self._steps = self._computed = self._completed = self._failed = 0
+        self._totals = Usage()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do or to say."""
+        return bool(self._groups or self._events)
+
+    def submit(self, call: Call | ScoreCall) -> None:
+        """Accept `call`. Raises InvalidRequest or CapacityError where it can't be served, Overloaded where the queue is full."""
+        if call.id in self._groups:
+            raise InvalidRequest(
+                f"A call with id {call.id[:80]!r} is still running; give each call an id of its own.", param="id"
+            )
+        queued = sum(group.started is None for group in self._groups.values())
+        if queued >= self._config.max_queued:
+            raise Overloaded(
+                f"{queued} calls are queued, as many as max_queued={self._config.max_queued} allows; try again later."
+            )
+        if isinstance(call, ScoreCall):
+            group = Group(call, self._admission.scorings(call, self._arrivals), self._clock())
+        else:
+            seed = call.sampling.seed if call.sampling.seed is not None else self._seeds.getrandbits(64)
+            group = Group(call, self._admission.generations(call, seed, self._arrivals), self._clock())
+            if call.constraint is not None or call.heal:
+                self._compiling.start(call)
+        self._arrivals += 1
+        self._groups[call.id] = group
+        self._owners.update(dict.fromkeys(group.members, group))
+        for sequence in group.members:
+            if call.id in self._compiling.call_ids:
+                sequence.status = Status.COMPILING
+            else:
+                self._scheduler.add(sequence)
+
+    def abort(self, call_id: str) -> None:
+        """End the call at once: its pages are free when this returns, its `Failed` comes with the next step."""
+        group = self._groups.get(call_id)
+        if group:
+            self._fail(group, RequestAborted("The call was aborted."))
+
+    def fail_all(self, error: BranchpointError) -> list[Event]:
+        """End every call with `error`; returns all events that are still to be given out."""
+        for group in list(self._groups.values()):
+            self._fail(group, error)
+        return self._take_events()
+
+    def step(self) -> list[Event]:
+        """Compute one batch; returns what there is to tell. Waits a moment where all calls wait for their grammars."""
+        self._poll_grammars()
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self._run(plan)
+        elif not self._events:
+            self._compiling.wait()
+        return self._take_events()
+
+    def stats(self) -> EngineStats:
+        """Where things stand now."""
+        totals = self._totals
+        for group in self._groups.values():
+            totals = add_usage(totals, group.usage())
+        pool = self._cache.pool
+        return EngineStats(
+            running=sum(1 for _ in self._scheduler.running),
+            waiting=sum(1 for _ in self._scheduler.waiting),
+            compiling=sum(len(self._groups[call_id].members) for call_id in self._compiling.call_ids),
+            pages_free=pool.num_free,
+            pages_cached=pool.num_idle,
+            pages_held=pool.num_pages - pool.num_free - pool.num_idle,
+            steps=self._steps,
+            computed_tokens=self._computed,
+            completed_calls=self._completed,
+            failed_calls=self._failed,
+            totals=totals,
+        )
+
+    def flush_cache(self) -> int:
+        """Forget all cached prefixes; running calls keep their pages. Returns the number of pages freed."""
+        return self._cache.flush()
+
+    def close(self) -> None:
+        """End the threads of this engine. What still runs gets no event: call `fail_all` before."""
+        self._masks.close()
+
+    def check(self) -> None:
+        """Hold calls, sequences and pages against each other. Raises AssertionError."""
+        self._scheduler.check()
+        live = {sequence for sequence in self._owners if sequence.status is not Status.FINISHED}
+        known = {*self._scheduler.running, *self._scheduler.waiting}
+        known.update(sequence for call_id in self._compiling.call_ids for sequence in self._groups[call_id].members)
+        assert live == known, "a live sequence is in no queue, or a queue holds one that has no call"
+        for group in self._groups.values():
+            left = sum(sequence.status is not Status.FINISHED for sequence in group.members)
+            assert left == group.live > 0, f"call {group.call.id} counts {group.live} live sequences and has {left}"
+
+    def _poll_grammars(self) -> None:
+        for call_id, future in self._compiling.take_done():
+            group = self._groups[call_id]
+            try:
+                grammar = future.result()
+                group.begin(grammar)
+            except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its grammar does, the others go on
+                self._fail(group, error)
+                continue
+            for sequence in group.members:
+                self._scheduler.add(sequence)
+
+    def _run(self, plan: StepPlan) -> None:
+        now = self._clock()
+        for slot in plan.slots:
+            group = self._owners[slot.sequence]
+            group.started = now if group.started is None else group.started
+        masks = self._masks.start(plan)
+        try:
+            result = self._runner.execute(plan, masks.wait)
+        except Exception as error:  # noqa: BLE001  # the boundary of one step: a fault costs the calls in it, not the engine
+            masks.wait()
+            self._scheduler.abandon()
+            failure = RuntimeFailure(f"The forward pass failed: {type(error).__name__}: {str(error)[:500]}")
+            for group in dict.fromkeys(self._owners[slot.sequence] for slot in plan.slots):
+                self._fail(group, failure)
+            return
+        masks.wait()
+        self._steps += 1
+        self._computed += plan.num_tokens
+        self._commit(plan, result, masks)
+
+    def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
+        errors = {sequence: f"The grammar failed while decoding: {error}" for sequence, error in masks.errors.items()}
+        for slot, rows in zip(plan.slots, result.rows, strict=True):
+            for row in rows:
+                if row.error:
+                    errors[slot.sequence] = row.error
+        self._scheduler.commit(plan, set(errors))
+        for slot, rows in zip(plan.slots, result.rows, strict=True):
+            sequence = slot.sequence
+            if sequence.status is Status.FINISHED:
+                continue  # another sample of its call has failed in this very step
+            group = self._owners[sequence]
+            group.mask_seconds += masks.seconds.get(sequence, 0.0)
+            if sequence in errors:
+                self._fail(group, RuntimeFailure(errors[sequence]))
+                continue
+            member = group.members[sequence]
+            try:
+                finish = member.commit(slot, rows)
+                if isinstance(member, Generation):
+                    finish = self._tell(member, finish)
+            except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its matcher does, the others go on
+                self._fail(group, RuntimeFailure(f"Decoding failed: {type(error).__name__}: {str(error)[:500]}"))
+                continue
+            if finish:
+                self._end(group, sequence)
+
+    def _tell(self, member: Generation, finish: Finish | None) -> Finish | None:
+        """Give out what became final of a sample, and its end."""
+        sequence = member.sequence
+        piece, last = member.close(finish) if finish else (member.take(), None)
+        if piece:
+            self._events.append(_delta(sequence, piece))
+        if last:
+            narrowed = self._owners[sequence].narrowed
+            event = SampleFinished(sequence.call_id, sequence.index, last.reason, last.stop, narrowed, member.completion_tokens)
+            self._events.append(event)
+        return last
+
+    def _end(self, group: Group, sequence: Sequence) -> None:
+        """One sequence of `group` is done; with the last of them the call is."""
+        self._scheduler.remove(sequence, keep=True)
+        sequence.matcher = None
+        group.live -= 1
+        if group.live == 0:
+            event = group.result()
+            self._completed += 1
+            self._close(group)
+            self._events.append(event)
+
+    def _fail(self, group: Group, error: BaseException) -> None:
+        """End the whole call with `error`; nothing that it computed since its last commit is kept."""
+        for sequence in group.members:
+            self._scheduler.remove(sequence, keep=False)
+            sequence.matcher = None
+        self._failed += 1
+        self._close(group)
+        self._events.append(_failure(group.call.id, error))
+
+    def _close(self, group: Group) -> None:
+        self._totals = add_usage(self._totals, group.usage())
+        del self._groups[group.call.id]
+        for sequence in group.members:
+            del self._owners[sequence]
+        self._compiling.drop(group.call.id)
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
+def _delta(sequence: Sequence, piece: Piece) -> Delta:
+    return Delta(sequence.call_id, sequence.index, piece.text, piece.tokens, piece.logprobs)
+
+
+def _failure(call_id: str, error: BaseException) -> Failed:
+    """A `Failed` of the kind that `error` has; what isn't of our own tree is the engine's fault, not the caller's."""
+    if isinstance(error, InvalidRequest | RuntimeFailure):
+        return Failed(call_id, error.kind, str(error), error.param)
+    if isinstance(error, BranchpointError) and isinstance(error, ValueError):
+        return Failed(call_id, InvalidRequest.kind, str(error), getattr(error, "param", None))
+    return Failed(call_id, RuntimeFailure.kind, f"{type(error).__name__}: {error}")

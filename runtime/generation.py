@@ -1,0 +1,184 @@
+"""One sample of a call: turns the rows that the model gave into tokens, matcher moves and final output.
+
+The engine makes one for each sample, hands it the committed rows of its slot and asks it what became final. `scoring.py` is
+its sibling for calls that only score.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from branchpoint.constrained.grammar import Matcher
+from branchpoint.runtime.errors import RuntimeFailure
+from branchpoint.runtime.messages import Call, FinishReason, TokenLogprob
+from branchpoint.runtime.output import Piece, SampleOutput
+from branchpoint.runtime.plan import RowResult, Slot
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["Finish", "Generation", "TokenTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """What the engine knows of a vocabulary: `size` ids (the width of logits), those that end a text, those with no text of
+    their own, and the bytes of each.
+    """
+
+    size: int
+    eos: frozenset[int]
+    special: frozenset[int]
+    bytes_of: Callable[[int], bytes]
+
+    def logprob(self, token: int, value: float | None, top: tuple[tuple[int, float], ...]) -> TokenLogprob:
+        """A reported token, with the bytes of it and its alternatives."""
+        return TokenLogprob(token, value, self.bytes_of(token), tuple((other, each, self.bytes_of(other)) for other, each in top))
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a sample ended; `stop` is the string or token id that ended it."""
+
+    reason: FinishReason
+    stop: str | int | None = None
+
+
+class Generation:
+    """The output of `sequence`. `prompt_logprobs` and the counts are complete once `commit` has given a Finish."""
+
+    def __init__(self, call: Call, sequence: Sequence, table: TokenTable) -> None:
+        self.sequence = sequence
+        self.prompt_logprobs: list[TokenLogprob] = []
+        self.decoded = 0
+        self.forced = 0
+        self._sampling = call.sampling
+        self._constrained = call.constraint is not None
+        self._unhealed = len(call.heal)
+        self._table = table
+        self._output = SampleOutput(table.bytes_of, table.special, call.sampling, call.heal)
+        self._ending: Finish | None = None  # decided, but rows of the last tokens are still to come
+        if sequence.index == 0 and call.sampling.prompt_logprobs is not None and call.sampling.prompt_logprobs_start == 0:
+            self.prompt_logprobs.append(table.logprob(call.prompt[0], None, ()))
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that were made: those of a stop, which are not part of the output, too."""
+        return self.decoded + self.forced
+
+    def begin(self, matcher: Matcher) -> None:
+        """The grammar is there: what it forces at the start is computed together with the prompt."""
+        self.sequence.matcher = matcher
+        self._ending = self._force()
+        if self._ending:
+            self._close()
+
+    def commit(self, slot: Slot, rows: Seq[RowResult]) -> Finish | None:
+        """Take in the rows of `slot`, whose tokens have KV now. A Finish says that this sample has ended."""
+        sequence = self.sequence
+        for position, row in zip(slot.rows, rows, strict=True):
+            finish = None
+            if position + 1 < sequence.num_prompt:
+                self.prompt_logprobs.append(self._table.logprob(sequence.tokens[position + 1], row.known, row.top))
+            elif position + 1 < sequence.num_tokens:
+                if self._sampling.logprobs is not None:
+                    finish = self._push_forced(sequence.tokens[position + 1], row)
+            else:
+                finish = self._take(row)
+            if finish:
+                return finish
+        if not sequence.samples and sequence.num_computed >= sequence.target:
+            return self._ending or Finish("length")
+        return None
+
+    def take(self) -> Piece:
+        """Output that became final since the last call."""
+        return self._output.take()
+
+    def close(self, finish: Finish) -> tuple[Piece, Finish]:
+        """The rest of the output, and how it really ended; cuts the sequence down to what is part of the output."""
+        piece = self._output.finish()
+        hit = self._output.hit
+        if hit:
+            del self.sequence.tokens[self.sequence.num_prompt + hit.kept :]
+            return piece, Finish("stop", hit.stop)
+        return piece, finish
+
+    def _take(self, row: RowResult) -> Finish | None:
+        """Accept a sampled token, and what the grammar forces behind it."""
+        token = row.token
+        assert token is not None, "a row that was to be sampled has no token"
+        logprob = None
+        if self._sampling.logprobs is not None:
+            logprob = self._table.logprob(token, row.logprob, row.top)
+        self.decoded += 1
+        finish = self._append(token)
+        if finish is None or self._sampling.include_stop:
+            finish = self._push(token, logprob) or finish
+        if finish is None and self._is_whole():
+            finish = Finish("stop")
+        if finish is None and not self.sequence.samples:
+            finish = Finish("length")
+        if finish is None and self.sequence.matcher is not None:
+            finish = self._force()
+            if finish and self._sampling.logprobs is not None and self.sequence.next_row < self.sequence.num_tokens - 1:
+                self._ending, finish = finish, None
+                self._close()
+        return finish
+
+    def _append(self, token: int) -> Finish | None:
+        """Put `token` behind the sequence and move the matcher; a Finish where the token itself ends the output."""
+        sequence, sampling = self.sequence, self._sampling
+        finish = None
+        if token in sampling.stop_token_ids:
+            finish = Finish("stop", token)
+        elif token in self._table.eos and (self._constrained or not sampling.ignore_eos):
+            finish = Finish("stop")
+        if finish is None or sampling.include_stop:
+            sequence.tokens.append(token)
+        if finish is None and sequence.matcher is not None:
+            if sequence.matcher.advance((token,)) != 1:
+                raise RuntimeFailure(f"Token {token} was sampled, but its grammar refuses it; please report this constraint.")
+            self._heal(token)
+        return finish
+
+    def _heal(self, token: int) -> None:
+        """Without a constraint the matcher only holds the output to the bytes that were cut from the prompt."""
+        if not self._constrained:
+            self._unhealed -= len(self._table.bytes_of(token))
+            if self._unhealed <= 0:
+                self.sequence.matcher = None
+
+    def _is_whole(self) -> bool:
+        matcher = self.sequence.matcher
+        return self._constrained and matcher is not None and matcher.finished
+
+    def _force(self) -> Finish | None:
+        """Append what the grammar leaves no choice about, up to the output's cap; a Finish where that ends the output.
+
+        Tokens whose log-probability is asked are only pushed with it, when their rows have come.
+        """
+        sequence = self.sequence
+        matcher = sequence.matcher
+        assert matcher is not None
+        for token in matcher.forced()[: sequence.max_output - sequence.num_output]:
+            finish = self._append(token)
+            if self._sampling.logprobs is None and (finish is None or self._sampling.include_stop):
+                finish = self._push_forced(token, None) or finish
+            if finish:
+                return finish
+        if self._sampling.logprobs is None and sequence.next_row >= sequence.num_prompt - 1:
+            sequence.next_row = sequence.num_tokens - 1
+        if self._is_whole():
+            return Finish("stop")
+        return None if sequence.samples else Finish("length")
+
+    def _push_forced(self, token: int, row: RowResult | None) -> Finish | None:
+        self.forced += 1
+        return self._push(token, self._table.logprob(token, row.known, row.top) if row else None)
+
+    def _push(self, token: int, logprob: TokenLogprob | None) -> Finish | None:
+        hit = self._output.push(token, logprob)
+        return Finish("stop", hit.stop) if hit else None
+
+    def _close(self) -> None:
+        """Nothing more is drawn: the sequence ends with the rows of the tokens it has."""
+        self.sequence.max_output = self.sequence.num_output

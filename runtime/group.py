@@ -1,0 +1,71 @@
+"""One accepted call in the engine: its sequences, what they have in common, and the counts of its usage.
+
+Made at the door (`admission.py`), owned by the engine until the call's one terminal event has been given out.
+"""
+
+from collections.abc import Sequence as Seq
+
+from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.runtime.generation import Generation
+from branchpoint.runtime.messages import Call, Completed, ScoreCall, Scored, Usage
+from branchpoint.runtime.scoring import Scoring
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["Group"]
+
+
+class Group:
+    """The samples of a Call, or the continuations of a ScoreCall. `submitted` and `started` are seconds of the engine's clock."""
+
+    def __init__(self, call: Call | ScoreCall, members: Seq[Generation | Scoring], submitted: float) -> None:
+        self.call = call
+        self.members = {member.sequence: member for member in members}
+        self.live = len(members)
+        self.narrowed: tuple[str, ...] = ()
+        self.submitted = submitted
+        self.started: float | None = None
+        self.mask_seconds = 0.0
+
+    def begin(self, grammar: CompiledGrammar) -> None:
+        """The grammar is there: each sample gets a matcher of its own."""
+        self.narrowed = grammar.narrowed
+        for member in self.members.values():
+            assert isinstance(member, Generation), "a call that only scores has a grammar"
+            member.begin(grammar.matcher())
+
+    def usage(self) -> Usage:
+        """The counts so far; all zero before the first sequence was admitted. See `messages.Usage`."""
+        sequences = list(self.members)
+        first = sequences[0]
+        if first.cached is None:
+            return Usage()
+        scored = sum(len(continuation) for continuation in self.call.continuations) if isinstance(self.call, ScoreCall) else 0
+        prompt = first.num_prompt + scored
+        cached = min(first.cached, first.num_prompt)
+        again = sum(sequence.recomputed for sequence in sequences) + sum(map(_unshared, sequences[1:]))
+        generations = [member for member in self.members.values() if isinstance(member, Generation)]
+        return Usage(
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            prefilled_tokens=prompt - cached + again,
+            completion_tokens=sum(generation.completion_tokens for generation in generations),
+            forced_tokens=sum(generation.forced for generation in generations),
+            preemptions=sum(sequence.preemptions for sequence in sequences),
+            queue_seconds=(self.started or self.submitted) - self.submitted,
+            mask_seconds=self.mask_seconds,
+        )
+
+    def result(self) -> Completed | Scored:
+        """The terminal event of a call whose sequences have all ended well."""
+        members = list(self.members.values())
+        if isinstance(self.call, ScoreCall):
+            logprobs = tuple(tuple(member.logprobs) for member in members if isinstance(member, Scoring))
+            return Scored(self.call.id, logprobs, self.usage())
+        first = members[0]
+        assert isinstance(first, Generation), "a Call has a member that doesn't generate"
+        return Completed(self.call.id, self.usage(), tuple(first.prompt_logprobs))
+
+
+def _unshared(sequence: Sequence) -> int:
+    """Prompt tokens that a sequence after a call's first had to compute beyond the last one, which each needs itself."""
+    return 0 if sequence.cached is None else max(0, sequence.num_prompt - 1 - sequence.cached)

@@ -1,0 +1,133 @@
+"""In which order waiting sequences are admitted. Asked by the scheduler whenever there is room in the batch.
+
+Priority comes before everything; within one priority a call that has been overtaken `MAX_OVERTAKEN` times by later ones goes
+first, so that nobody starves.
+"""
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from branchpoint.runtime.config import Policy
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["MAX_OVERTAKEN", "AdmissionOrder", "FirstCome", "LongestPrefix", "ProgramFirst", "make_order"]
+
+MAX_OVERTAKEN = 256
+MAX_MATCHED = 256
+MAX_PROGRAMS = 65_536
+
+
+class AdmissionOrder(Protocol):
+    """Sorts waiting sequences, and is told which were admitted."""
+
+    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+        """The waiting sequences, in the order in which they should be admitted."""
+
+    def admitted(self, sequence: Sequence) -> None:
+        """`sequence` has entered the batch."""
+
+
+class FirstCome:
+    """In order of arrival."""
+
+    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+        """By priority, then arrival."""
+        return sorted(waiting, key=lambda sequence: sequence.rank)
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Changes nothing: arrival doesn't depend on others."""
+
+
+class _Aging:
+    """Counts how often a waiting call was overtaken by later ones."""
+
+    def __init__(self) -> None:
+        self._arrivals: list[int] = []  # of admitted sequences that came after the oldest waiting one
+
+    def admitted(self, sequence: Sequence) -> None:
+        insort(self._arrivals, sequence.arrival)
+
+    def forget_before(self, arrival: int) -> None:
+        del self._arrivals[: bisect_right(self._arrivals, arrival)]
+
+    def is_due(self, sequence: Sequence) -> bool:
+        return len(self._arrivals) - bisect_right(self._arrivals, sequence.arrival) >= MAX_OVERTAKEN
+
+
+class LongestPrefix:
+    """Those first of which the tree holds the most tokens; only the oldest `MAX_MATCHED` are looked up at a time."""
+
+    def __init__(self, cached_tokens: Callable[[Sequence], int]) -> None:
+        self._cached_tokens = cached_tokens
+        self._aging = _Aging()
+
+    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+        """By priority, then those due, then the length of the cached prefix."""
+        ranked = sorted(waiting, key=lambda sequence: sequence.rank)
+        self._aging.forget_before(min((sequence.arrival for sequence in ranked), default=0))
+        head = ranked[:MAX_MATCHED]
+        head.sort(key=self._key)
+        return head + ranked[MAX_MATCHED:]
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Others may have been overtaken by it."""
+        self._aging.admitted(sequence)
+
+    def _key(self, sequence: Sequence) -> tuple[int, bool, int, int, int]:
+        due = self._aging.is_due(sequence)
+        matched = 0 if due else self._cached_tokens(sequence)
+        return (-sequence.hints.priority, not due, -matched, sequence.arrival, sequence.index)
+
+
+class ProgramFirst:
+    """Programs that have begun before new ones, the oldest program first, siblings of a fork one after another."""
+
+    def __init__(self) -> None:
+        self._aging = _Aging()
+        self._begun: OrderedDict[str, int] = OrderedDict()
+        self._num_begun = 0
+
+    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+        """By priority, then those due, then begun programs, then age of the program, then of the fork, then of the call."""
+        self._aging.forget_before(min((sequence.arrival for sequence in waiting), default=0))
+        first: dict[object, int] = {}
+        for sequence in waiting:
+            program, fork = self._program(sequence), self._fork(sequence)
+            first[program] = min(first.get(program, sequence.arrival), sequence.arrival)
+            first[fork] = min(first.get(fork, sequence.arrival), sequence.arrival)
+
+        def key(sequence: Sequence) -> tuple[int, ...]:
+            if self._aging.is_due(sequence):
+                return (-sequence.hints.priority, 0, sequence.arrival, sequence.index)
+            program = self._program(sequence)
+            begun = self._begun.get(program)
+            age = (1, begun) if begun is not None else (2, first[program])
+            return (-sequence.hints.priority, *age, first[self._fork(sequence)], sequence.arrival, sequence.index)
+
+        return sorted(waiting, key=key)
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Its program has begun; the programs that were silent for longest are forgotten."""
+        self._aging.admitted(sequence)
+        program = self._program(sequence)
+        if program not in self._begun:
+            self._begun[program] = self._num_begun
+            self._num_begun += 1
+        self._begun.move_to_end(program)
+        if len(self._begun) > MAX_PROGRAMS:
+            self._begun.popitem(last=False)
+
+    def _program(self, sequence: Sequence) -> str:
+        return sequence.hints.program or f"call {sequence.call_id}"
+
+    def _fork(self, sequence: Sequence) -> tuple[str, tuple[int, ...]]:
+        return (self._program(sequence), sequence.hints.path[:-1])
+
+
+def make_order(policy: Policy, cached_tokens: Callable[[Sequence], int]) -> AdmissionOrder:
+    """The order of this name; `cached_tokens` tells how much of a waiting sequence the tree holds."""
+    if policy == "fcfs":
+        return FirstCome()
+    return LongestPrefix(cached_tokens) if policy == "lpm" else ProgramFirst()

@@ -1,0 +1,169 @@
+"""Decides what each forward pass computes: plans a step, commits its outcome, preempts and admits. Pure Python, no tokens chosen.
+
+Between the engine, which owns calls and their events, and the cache, which owns pages. There are no phases: every running
+sequence has tokens without KV, and a plan computes as many of them as budget and pages allow.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from branchpoint.runtime.cache import KVCache
+from branchpoint.runtime.plan import Slot, StepPlan
+from branchpoint.runtime.policy import AdmissionOrder
+from branchpoint.runtime.sequence import Sequence, Status
+
+__all__ = ["Scheduler"]
+
+MAX_PASSED_OVER = 512
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making: slots so far and the tokens of the budget that are left."""
+
+    slots: dict[Sequence, Slot]
+    budget: int
+
+    def add(self, sequence: Sequence) -> None:
+        count = min(sequence.target - sequence.num_computed, self.budget)
+        rows = sequence.rows(sequence.num_computed, count)
+        draws = sequence.samples and sequence.num_computed + count == sequence.num_tokens
+        self.slots[sequence] = Slot(sequence, sequence.num_computed, count, rows, sample=draws)
+        self.budget -= count
+
+    def drop(self, sequence: Sequence) -> None:
+        slot = self.slots.pop(sequence, None)
+        if slot:
+            self.budget += slot.count
+
+
+class Scheduler:
+    """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once."""
+
+    def __init__(self, cache: KVCache, order: AdmissionOrder, *, max_batch_tokens: int, max_sequences: int) -> None:
+        self.cache = cache
+        self._order = order
+        self._max_batch_tokens = max_batch_tokens
+        self._max_sequences = max_sequences
+        self._waiting: dict[Sequence, None] = {}
+        self._running: list[Sequence] = []  # by rank: the last is preempted first
+
+    @property
+    def waiting(self) -> Iterable[Sequence]:
+        """Sequences that wait for pages or a place in the batch."""
+        return self._waiting.keys()
+
+    @property
+    def running(self) -> Iterable[Sequence]:
+        """Sequences in the batch, the most important and oldest first."""
+        return tuple(self._running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let `sequence` wait for admission."""
+        sequence.status = Status.WAITING
+        self._waiting[sequence] = None
+
+    def remove(self, sequence: Sequence, *, keep: bool) -> None:
+        """`sequence` has ended: give back its pages. With `keep` the tree remembers the KV of all its tokens."""
+        self._waiting.pop(sequence, None)
+        if sequence in self._running:
+            self._running.remove(sequence)
+            sequence.num_computed = min(sequence.num_computed, sequence.num_tokens)
+            self.cache.release(sequence, keep=keep)
+        self.cache.forget(sequence)
+        sequence.status = Status.FINISHED
+
+    def plan(self) -> StepPlan | None:
+        """The next step: decodes first, then prefills under way, then admissions. None where nothing can run."""
+        draft = _Draft({}, self._max_batch_tokens)
+        for sequence in sorted(self._running, key=lambda sequence: sequence.in_prefill):
+            if draft.budget and sequence.status is Status.RUNNING:
+                self._schedule(sequence, draft)
+        self._admit(draft)
+        if not draft.slots:
+            return None
+        return StepPlan(tuple(draft.slots.values()), self.cache.take_copies())
+
+    def commit(self, plan: StepPlan, faulty: set[Sequence]) -> None:
+        """The plan ran: its tokens have KV now, and prompts can be shared. Nothing of `faulty` sequences is."""
+        self.cache.settle()
+        for slot in plan.slots:
+            sequence = slot.sequence
+            was_in_prefill = sequence.in_prefill
+            sequence.num_computed = slot.start + slot.count
+            sequence.peak = max(sequence.peak, sequence.num_computed)
+            if slot.rows:
+                sequence.next_row = slot.rows[-1] + 1
+            if was_in_prefill and sequence not in faulty:
+                self.cache.publish(sequence)
+
+    def abandon(self) -> None:
+        """The plan failed in the middle; its sequences are to be removed without keeping anything."""
+        self.cache.settle()
+
+    def check(self) -> None:
+        """Hold queues, sequences and pages against each other. Raises AssertionError."""
+        assert len(self._running) <= self._max_sequences, "more sequences run than may"
+        assert self._running == sorted(self._running, key=lambda sequence: sequence.rank), "running sequences are out of order"
+        assert all(sequence.status is Status.RUNNING for sequence in self._running), "a running sequence says it isn't"
+        for sequence in self._waiting:
+            assert sequence.status is Status.WAITING and not sequence.pages, "a waiting sequence runs or has pages"
+        self.cache.check(self._running)
+
+    def _schedule(self, sequence: Sequence, draft: _Draft) -> None:
+        """Give `sequence` a slot, at the cost of the least important sequences where pages are short."""
+        count = min(sequence.target - sequence.num_computed, draft.budget)
+        while not self.cache.grow(sequence, sequence.num_computed + count):
+            victim = self._running[-1]
+            self._preempt(victim, draft)
+            if victim is sequence:
+                return
+        draft.add(sequence)
+
+    def _preempt(self, sequence: Sequence, draft: _Draft) -> None:
+        draft.drop(sequence)
+        self._running.remove(sequence)
+        self.cache.release(sequence, keep=True)
+        sequence.preemptions += 1
+        self.add(sequence)
+
+    def _admit(self, draft: _Draft) -> None:
+        if not self._waiting or not draft.budget or len(self._running) >= self._max_sequences:
+            return
+        reserved = sum(self.cache.missing(sequence) for sequence in self._running)
+        passed_over = 0
+        for sequence in self._order.sort(self._waiting.keys()):
+            if self._awaits_prefix(sequence):
+                passed_over += 1
+            elif self.cache.admit(sequence, reserved):
+                self._enter(sequence)
+                self._schedule(sequence, draft)
+                reserved += self.cache.missing(sequence)
+            else:
+                return
+            if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
+                return
+
+    def _enter(self, sequence: Sequence) -> None:
+        del self._waiting[sequence]
+        sequence.status = Status.RUNNING
+        if sequence.cached is None:
+            sequence.cached = sequence.num_computed
+        sequence.recomputed += max(0, sequence.peak - sequence.num_computed)
+        self._running.append(sequence)
+        self._running.sort(key=lambda sequence: sequence.rank)
+        self._order.admitted(sequence)
+
+    def _awaits_prefix(self, sequence: Sequence) -> bool:
+        """Whether a running prefill is about to compute what `sequence` would otherwise compute again.
+
+        A page more than the tree has now is worth a wait; between sequences of one call, a token.
+        """
+        for other in self._running:
+            if not other.in_prefill:
+                continue
+            common = self.cache.shared_prefix(sequence, other)
+            worth = 1 if other.call_id == sequence.call_id else self.cache.pool.page_size
+            if common - other.num_computed >= worth and common - self.cache.cached_tokens(sequence) >= worth:
+                return True
+        return False

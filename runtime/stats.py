@@ -1,0 +1,32 @@
+"""What an engine can say of itself at any moment; read by metrics, reports and tests."""
+
+import msgspec
+
+from branchpoint.runtime.messages import Usage
+
+__all__ = ["EngineStats", "add_usage"]
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """A snapshot. Sequences by where they stand, pages by who has them, and totals since the start.
+
+    `pages_free + pages_cached + pages_held` are all pages; `pages_cached` are those that the tree alone has. `totals` sums the
+    usage of all calls, those under way and those that failed included. `computed_tokens` counts the forward passes' tokens.
+    """
+
+    running: int
+    waiting: int
+    compiling: int
+    pages_free: int
+    pages_cached: int
+    pages_held: int
+    steps: int
+    computed_tokens: int
+    completed_calls: int
+    failed_calls: int
+    totals: Usage
+
+
+def add_usage(left: Usage, right: Usage) -> Usage:
+    """Field by field."""
+    return Usage(*(getattr(left, name) + getattr(right, name) for name in Usage.__struct_fields__))

@@ -1,0 +1,282 @@
+"""A model without numbers for the engine's tests: what it says depends on every token that its simulated KV pages hold.
+
+Each place of a page keeps a digest of the whole prefix up to it. A slot continues from the digest that its own page holds, so a
+wrong page, a missing copy or a page written over by another sequence changes the output (and is caught by an assertion first).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from branchpoint.constrained.errors import MatcherError
+from branchpoint.constrained.grammar import MaskRow
+from branchpoint.constrained.spec import Choice, Constraint
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.engine import Engine
+from branchpoint.runtime.generation import TokenTable
+from branchpoint.runtime.messages import Delta, Event, SampleFinished, TokenLogprob
+from branchpoint.runtime.plan import MaskSource, RowResult, StepPlan, StepResult
+
+VOCABULARY = 40
+EOS = 39
+CONTEXT = 400
+GARBAGE = (-1, -1)
+
+TABLE = TokenTable(
+    size=VOCABULARY,
+    eos=frozenset({EOS}),
+    special=frozenset({EOS}),
+    bytes_of=lambda token: b"<eos>" if token == EOS else bytes([97 + token % 26]) * (1 + token // 26),
+)
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    return b"".join(TABLE.bytes_of(token) for token in tokens).decode()
+
+
+def mix(*values: int) -> int:
+    state = 0x243F6A8885A308D3
+    for value in values:
+        state = ((state ^ (value & 0xFFFFFFFFFFFFFFFF)) * 0x9E3779B97F4A7C15 + 0x7F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 29
+    return state
+
+
+def digest(tokens: Sequence[int]) -> int:
+    state = 0
+    for token in tokens:
+        state = mix(state, token)
+    return state
+
+
+def logprob(state: int, token: int) -> float:
+    return -0.5 - (mix(state, token, 5) % 10_000) / 1_000
+
+
+def best(state: int, count: int) -> tuple[tuple[int, float], ...]:
+    ranked = sorted(((token, logprob(state, token)) for token in range(VOCABULARY)), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(ranked[:count])
+
+
+def choose(state: int, seed: int, position: int, allowed: Callable[[int], bool]) -> int:
+    """The token behind a prefix: the best of the allowed ones under this seed's noise at this position."""
+    return max((token for token in range(VOCABULARY) if allowed(token)), key=lambda token: mix(state, seed, position, token))
+
+
+@dataclass
+class ScriptedRunner:
+    """Obeys plans over `num_pages` pages. `fault` is raised by the next execute, which leaves garbage behind. Prompts that contain
+    a token of `poison` give broken rows.
+    """
+
+    num_pages: int = 64
+    page_size: int = 4
+    fault: Exception | None = None
+    poison: frozenset[int] = frozenset()
+    plans: list[StepPlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.memory = [[GARBAGE] * self.page_size for _ in range(self.num_pages)]
+
+    def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
+        self.plans.append(plan)
+        for copy in plan.copies:
+            self.memory[copy.target][: copy.count] = self.memory[copy.source][: copy.count]
+        if self.fault:
+            fault, self.fault = self.fault, None
+            for slot in plan.slots:
+                for position in range(slot.start, slot.start + slot.count):
+                    self._write(slot.sequence.pages, position, GARBAGE)
+            raise fault
+        states = []
+        for slot in plan.slots:
+            state = 0
+            for position in range(slot.start):
+                expected = mix(state, slot.sequence.tokens[position])
+                held = self.memory[slot.sequence.pages[position // self.page_size]][position % self.page_size]
+                assert held == (position, expected), f"KV of position {position} is {held}, not {expected}"
+                state = held[1]
+            states.append(state)
+        rows = []
+        for slot, state in zip(plan.slots, states, strict=True):
+            found = {}
+            for position in range(slot.start, slot.start + slot.count):
+                state = mix(state, slot.sequence.tokens[position])
+                self._write(slot.sequence.pages, position, (position, state))
+                found[position] = state
+            rows.append([(slot, position, found[position]) for position in slot.rows])
+        mask = masks()
+        assert mask is None or mask.shape == (plan.num_rows, (VOCABULARY + 31) // 32)
+        numbers = iter(range(plan.num_rows))
+        return StepResult(
+            tuple(tuple(self._row(slot, at, state, mask, next(numbers)) for slot, at, state in group) for group in rows)
+        )
+
+    def _write(self, pages: list[int], position: int, value: tuple[int, int]) -> None:
+        self.memory[pages[position // self.page_size]][position % self.page_size] = value
+
+    def _row(self, slot: object, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
+        sequence, sample = slot.sequence, slot.sample  # type: ignore[attr-defined]
+        if self.poison.intersection(sequence.tokens):
+            return RowResult(None, error="The logits are not numbers.")
+        sampling = sequence.sampling
+        asked = sampling.prompt_logprobs if position + 1 < sequence.num_prompt else sampling.logprobs
+        known = None
+        if position + 1 < sequence.num_tokens and (not sample or asked is not None):
+            known = logprob(state, sequence.tokens[position + 1])
+        token = None
+        if sample:
+            row = None if mask is None else mask[number]
+            seed = sequence.seed if sampling.temperature else 0
+            token = choose(state, seed, position + 1, lambda token: row is None or bool(row[token // 32] >> (token % 32) & 1))
+        chosen = logprob(state, token) if token is not None and asked is not None else None
+        return RowResult(token, chosen, known, best(state, asked) if asked else ())
+
+
+@dataclass
+class ListMatcher:
+    """Allows, place by place, the tokens of `sets`; then only an end. Knows what is forced: sets of one."""
+
+    sets: tuple[frozenset[int], ...]
+    at: int = 0
+    broken_at: int = -1
+
+    def _here(self) -> frozenset[int]:
+        return self.sets[self.at] if self.at < len(self.sets) else frozenset({EOS})
+
+    def fill(self, row: MaskRow) -> None:
+        if self.at == self.broken_at:
+            raise MatcherError("The cursor is broken.")
+        row[:] = 0
+        for token in self._here():
+            row.view(np.uint32)[token // 32] |= np.uint32(1 << (token % 32))
+
+    def advance(self, tokens: Sequence[int]) -> int:
+        for count, token in enumerate(tokens):
+            if token not in self._here() or token == EOS:
+                return count
+            self.at += 1
+        return len(tokens)
+
+    def rollback(self, count: int) -> None:
+        self.at -= count
+
+    def forced(self) -> list[int]:
+        tokens = []
+        for allowed in self.sets[self.at :]:
+            if len(allowed) > 1:
+                break
+            tokens += allowed
+        return tokens
+
+    @property
+    def can_end(self) -> bool:
+        return self.at == len(self.sets)
+
+    @property
+    def finished(self) -> bool:
+        return self.at == len(self.sets)
+
+
+@dataclass
+class ListGrammar:
+    sets: tuple[frozenset[int], ...]
+    narrowed: tuple[str, ...] = ()
+    broken_at: int = -1
+
+    def matcher(self) -> ListMatcher:
+        return ListMatcher(self.sets, broken_at=self.broken_at)
+
+
+def sets_of(constraint: Constraint) -> tuple[frozenset[int], ...]:
+    """The toy grammar: `Choice(("1,2", "7", "3,4"))` is one of 1, 2; then 7; then one of 3, 4."""
+    assert isinstance(constraint, Choice)
+    return tuple(frozenset(map(int, option.split(","))) for option in constraint.options)
+
+
+class ScriptedCompiler:
+    """Compiles at once, or when `release` is called. The option `bad` doesn't compile."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        self.at_once = at_once
+        self.waiting: list[tuple[Future[ListGrammar], Constraint | None, bytes]] = []
+
+    def compile(self, constraint: Constraint | None, prefix: bytes) -> Future[ListGrammar]:
+        future: Future[ListGrammar] = Future()
+        self.waiting.append((future, constraint, prefix))
+        if self.at_once:
+            self.release()
+        return future
+
+    def release(self) -> None:
+        for future, constraint, prefix in self.waiting:
+            try:
+                future.set_result(self._grammar(constraint, prefix))
+            except (MatcherError, ValueError) as error:
+                future.set_exception(MatcherError(f"bad grammar: {error}"))
+        self.waiting.clear()
+
+    def _grammar(self, constraint: Constraint | None, prefix: bytes) -> ListGrammar:
+        healing = tuple(frozenset({byte - 97}) for byte in prefix)
+        if constraint is None:
+            return ListGrammar(healing)
+        options = constraint.options if isinstance(constraint, Choice) else ()
+        broken = len(options) - 1 if "broken" in options else -1
+        rest = Choice(tuple(option for option in options if option != "broken"))
+        return ListGrammar(healing + sets_of(rest), broken_at=broken)
+
+
+def make_engine(
+    runner: ScriptedRunner | None = None, compiler: ScriptedCompiler | None = None, context: int = CONTEXT, **options: object
+) -> Engine:
+    config = EngineConfig(model="dummy", **{"max_batch_tokens": 32, "max_sequences": 8, "seed": 1, **options})  # type: ignore[arg-type]
+    return Engine(config, runner or ScriptedRunner(), compiler or ScriptedCompiler(), TABLE, context)  # type: ignore[arg-type]
+
+
+@dataclass
+class Collected:
+    """What the events of one call say, by sample."""
+
+    text: dict[int, str] = field(default_factory=dict)
+    tokens: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    finished: dict[int, SampleFinished] = field(default_factory=dict)
+    end: Event | None = None
+
+    def add(self, event: Event) -> None:
+        assert self.end is None, f"{event} came after the terminal event {self.end}"
+        if isinstance(event, Delta):
+            assert event.index not in self.finished, "a delta came after its sample's end"
+            self.text[event.index] = self.text.get(event.index, "") + event.text
+            self.tokens[event.index] = self.tokens.get(event.index, ()) + event.tokens
+            self.logprobs[event.index] = self.logprobs.get(event.index, ()) + event.logprobs
+        elif isinstance(event, SampleFinished):
+            assert event.index not in self.finished, "a sample ended twice"
+            self.finished[event.index] = event
+        else:
+            self.end = event
+
+
+def collect(events: Sequence[Event], into: dict[str, Collected]) -> None:
+    for event in events:
+        into.setdefault(event.id, Collected()).add(event)
+
+
+def run(engine: Engine, *calls: object, max_steps: int = 5_000) -> dict[str, Collected]:
+    """Submit all calls, step until nothing is left, check after each step."""
+    results: dict[str, Collected] = {}
+    for call in calls:
+        engine.submit(call)  # type: ignore[arg-type]
+    for _ in range(max_steps):
+        if not engine.has_work:
+            return results
+        collect(engine.step(), results)
+        engine.check()
+    raise AssertionError(f"{max_steps} steps did not finish the calls: {engine.stats()}")
+
+
+def close(left: float | None, right: float | None) -> bool:
+    return left is not None and right is not None and math.isclose(left, right, abs_tol=1e-9)
