@@ -9,7 +9,7 @@ __all__ = ["Detokenizer"]
 
 
 class Detokenizer:
-    """Decodes UTF-8 that arrives in pieces. Bytes that can't be UTF-8 become U+FFFD, as `bytes.decode(errors="replace")` has it."""
+    """Decodes UTF-8 that arrives in pieces. Bytes that are no UTF-8 become U+FFFD, as in `bytes.decode(errors="replace")`."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

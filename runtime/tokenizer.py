@@ -1,0 +1,291 @@
+"""Between text and tokens, both ways, for whoever builds prompts (language, server) and for the engine.
+
+Text from users never becomes a special token. Prompts come as segments; adjacent texts are cut as one, so that tokens don't
+depend on how a program split its text. Thread-safe.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Backend
+
+from branchpoint.constrained.vocabulary import Vocabulary, vocabulary_from_tokenizer_json
+from branchpoint.runtime.chat_template import ChatTemplate, Message
+from branchpoint.runtime.errors import InvalidRequest, ModelError
+from branchpoint.runtime.messages import Segment, Text
+from branchpoint.runtime.tokenizer_files import TokenizerFiles, from_bytes, from_folder, from_gguf
+from branchpoint.runtime.tokenizer_layout import SpecialToken, SpecialTokens, Stretch
+
+__all__ = ["Prompt", "ScoredOptions", "Tokenizer", "load_tokenizer"]
+
+_TAG = re.compile(r"[<\[]\S+[>\]]")  # `<think>`, `<tool_call>`, `[INST]`: control, though some tokenizers don't flag it
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, at least one. `heal` are bytes cut from the end, with which the output must begin (see `Call.heal`)."""
+
+    tokens: tuple[int, ...]
+    heal: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredOptions:
+    """What `select` scores: `continuations[i]` after `prompt`; its first `skips[i]` tokens carry no byte of option i."""
+
+    prompt: tuple[int, ...]
+    continuations: tuple[tuple[int, ...], ...]
+    skips: tuple[int, ...]
+
+
+def load_tokenizer(source: Path | None, vocabulary_size: int, eos_token_ids: Sequence[int]) -> "Tokenizer":
+    """The tokenizer of a Hugging Face folder or a GGUF file, or one of bytes for dummy weights (None).
+
+    `vocabulary_size` is the width of the model's logits. Raises ModelError where there is none, or it doesn't fit the model.
+    """
+    eos = tuple(eos_token_ids)
+    if source is None:
+        files = from_bytes(vocabulary_size, eos)
+    elif source.is_dir():
+        files = from_folder(source)
+    else:
+        files = from_gguf(source)
+    return Tokenizer(files, vocabulary_size, eos)
+
+
+class Tokenizer:
+    """Encodes segments, decodes ids, renders chats. `vocabulary_size` is the width of the logits, which may exceed the tokens."""
+
+    def __init__(self, files: TokenizerFiles, vocabulary_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        layout = json.loads(files.json)
+        added = [
+            _special_token(entry) for entry in layout["added_tokens"] if entry["special"] or _TAG.fullmatch(entry["content"])
+        ]
+        flagged = {entry["id"] for entry in layout["added_tokens"] if entry["special"]}
+        self._special = SpecialTokens(added)
+        self._opening = files.opening
+        names = {name: self._special.by_text[text].id for name, text in files.names.items() if text in self._special.by_text}
+        self.eos_token_ids = eos_token_ids or tuple(names[name] for name in ("eos_token",) if name in names)
+        self.bos_token_id = names.get("bos_token")
+        self.special_ids = frozenset(flagged) | frozenset(self.eos_token_ids)
+        self.vocabulary_size = vocabulary_size
+        self._json = _plain_json(layout, self._special)
+        self._fresh = _plain_backend(self._json)
+        bare = _without_prefix(json.loads(self._json))
+        self._bare = self._fresh if bare is None else _plain_backend(bare)
+        self._prefix_after_special = '"Prepend"' in self._json or '"prepend_scheme": "always"' in self._json
+        self._template = None
+        if files.chat_template is not None:
+            own = [token.text for token in added if token.id in flagged]
+            self._template = ChatTemplate(files.chat_template, files.names, own, self._special.by_text)
+        self.chat_template = files.chat_template
+        self._lock = threading.Lock()
+        self._vocabulary: Vocabulary | None = None
+        self._bytes: tuple[bytes, ...] = ()
+        highest = max([*self._fresh.get_vocab(with_added_tokens=True).values(), *self.eos_token_ids], default=-1)
+        if highest >= vocabulary_size:
+            raise ModelError(
+                f"The model has {vocabulary_size} token ids, its tokenizer goes up to id {highest}: they don't belong together."
+            )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The bytes of every token, for grammars; built at first use."""
+        return self._tables()[0]
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token in [0, vocabulary_size); a special token's are its text, an unused id has none."""
+        return (self._bytes or self._tables()[1])[token]
+
+    def _tables(self) -> tuple[Vocabulary, tuple[bytes, ...]]:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = vocabulary_from_tokenizer_json(
+                    self._json, self.eos_token_ids, self.vocabulary_size, self._encode_bytes
+                )
+                table = list(self._vocabulary.tokens)
+                for token in self._special.by_text.values():
+                    table[token.id] = token.text.encode()
+                self._bytes = tuple(table)
+            return self._vocabulary, self._bytes
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of `ids`, as a continuation (no leading space is dropped). Raises InvalidRequest for an id out of range."""
+        chosen = list(ids)
+        for token in chosen:
+            if not 0 <= token < self.vocabulary_size:
+                raise InvalidRequest(f"Token ids must be in [0, {self.vocabulary_size}), got {str(token)[:40]}.", param="tokens")
+        shown = (self.token_bytes(token) for token in chosen if not (skip_special and token in self.special_ids))
+        return b"".join(shown).decode("utf-8", "replace")
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The tokens of `text` alone, nothing added. Special tokens are parsed only where `special` says so."""
+        return self._encode_parts((Text(text, special),))
+
+    def encode_segments(self, segments: Sequence[Segment]) -> list[int]:
+        """The tokens of a prompt. Where it begins with a user's text, those that the tokenizer puts before a text come first."""
+        first = next((segment for segment in segments if not isinstance(segment, Text) or segment.text), Text(""))
+        opening = self._opening if isinstance(first, Text) and not first.special else ()
+        return [*opening, *self._encode_parts(segments)]
+
+    def prepare(self, segments: Sequence[Segment], *, heal: bool) -> Prompt:
+        """A prompt for `Call`. With `heal`, tokens at the end of a user's text that a longer token could replace are cut.
+
+        Raises InvalidRequest where no token is left to begin from.
+        """
+        tokens = self.encode_segments(segments)
+        if not tokens:
+            raise InvalidRequest("A prompt must have at least one token, got an empty one.", param="prompt")
+        last = next((segment for segment in reversed(segments) if not isinstance(segment, Text) or segment.text), None)
+        if not heal or not isinstance(last, Text) or last.special:
+            return Prompt(tuple(tokens))
+        stretch = self._special.lay_out(segments)[-1]
+        assert isinstance(stretch, Stretch)
+        cut = self._healable(tokens[len(tokens) - len(self._encode(stretch)) :])
+        cut = min(cut, len(tokens) - 1)
+        kept, lost = tokens[: len(tokens) - cut], tokens[len(tokens) - cut :]
+        return Prompt(tuple(kept), b"".join(map(self.token_bytes, lost)))
+
+    def options(self, segments: Sequence[Segment], options: Sequence[str]) -> ScoredOptions:
+        """The constant text before a `select` and each option, cut together. Raises InvalidRequest without options."""
+        if not options:
+            raise InvalidRequest("select needs at least one option, got none.", param="options")
+        parts = self._special.lay_out((*segments, Text("\0")))
+        stretch = parts[-1]
+        assert isinstance(stretch, Stretch)
+        constant = stretch.text[:-1]
+        whole = self.encode_segments((*segments, Text("\0")))
+        head = whole[: len(whole) - len(self._encode(stretch))]
+        joint: list[list[int]] = []
+        carried: list[int] = []  # for each option, how many leading tokens carry constant text only
+        for option in options:
+            encoding = self._encode(Stretch(constant + option, stretch.after))
+            joint.append([*head, *encoding.ids])
+            carried.append(len(head) + sum(1 for _ in takewhile(lambda span: span[1] <= len(constant), encoding.offsets)))
+        common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*joint, strict=False)))
+        shared = min(common, *carried)
+        prompt = tuple(joint[0][:shared]) or (self.beginning,)
+        skips = tuple(count - shared for count in carried)
+        return ScoredOptions(prompt, tuple(tuple(tokens[shared:]) for tokens in joint), skips)
+
+    @property
+    def beginning(self) -> int:
+        """The token that stands for "nothing yet": the tokenizer's BOS, else its end token. Raises InvalidRequest without any."""
+        if self.bos_token_id is not None:
+            return self.bos_token_id
+        if not self.eos_token_ids:
+            raise InvalidRequest(
+                "The prompt is empty and the tokenizer has no beginning token; start with some text.", param="prompt"
+            )
+        return self.eos_token_ids[0]
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        continue_final_message: bool = False,
+        **template_kwargs: object,
+    ) -> str:
+        """The chat template's text. Raises InvalidRequest where the model has no template, or the template refuses."""
+        return self._chat().render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            continue_final_message=continue_final_message,
+            options=template_kwargs,
+        )
+
+    def render_segments(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        continue_final_message: bool = False,
+        **template_kwargs: object,
+    ) -> tuple[Text, ...]:
+        """As `render`, but special tokens inside messages stay plain text. Raises as `render`."""
+        return self._chat().render_segments(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            continue_final_message=continue_final_message,
+            options=template_kwargs,
+        )
+
+    def _chat(self) -> ChatTemplate:
+        if self._template is None:
+            raise InvalidRequest("The model has no chat template; send a plain prompt instead of messages.", param="messages")
+        return self._template
+
+    def _encode_parts(self, segments: Sequence[Segment]) -> list[int]:
+        tokens: list[int] = []
+        for part in self._special.lay_out(segments):
+            tokens.extend(self._encode(part).ids if isinstance(part, Stretch) else part)
+        return tokens
+
+    def _encode(self, stretch: Stretch) -> Encoding:
+        fresh = stretch.after == "start" or (stretch.after == "special" and self._prefix_after_special)
+        try:
+            return (self._fresh if fresh else self._bare).encode(stretch.text, add_special_tokens=False)
+        except TypeError as error:
+            raise InvalidRequest("Text must be valid Unicode; it holds half of a surrogate pair.", param="prompt") from error
+
+    def _encode_bytes(self, text: bytes) -> list[int]:
+        return list(self._bare.encode(text.decode(), add_special_tokens=False).ids)
+
+    def _healable(self, tokens: Sequence[int]) -> int:
+        """How many tokens at the end could, as bytes, be the beginning of one longer token."""
+        vocabulary = self.vocabulary
+        tail, cut = b"", 0
+        for count, token in enumerate(reversed(tokens), 1):
+            tail = self.token_bytes(token) + tail
+            if len(tail) >= vocabulary.longest:
+                break
+            if vocabulary.has_extension(tail):
+                cut = count
+        return cut
+
+
+def _special_token(entry: Mapping[str, Any]) -> SpecialToken:
+    return SpecialToken(entry["id"], entry["content"], entry["lstrip"], entry["rstrip"])
+
+
+def _plain_json(layout: dict[str, Any], special: SpecialTokens) -> str:
+    """The tokenizer for text alone: nothing added around it, no cutting to a length, every control token flagged as special."""
+    for entry in layout["added_tokens"]:
+        entry["special"] = entry["special"] or entry["content"] in special.by_text
+    return json.dumps(layout | {"post_processor": None, "truncation": None, "padding": None}, ensure_ascii=False)
+
+
+def _plain_backend(text: str) -> Backend:
+    backend: Backend = Backend.from_str(text)
+    backend.encode_special_tokens = True  # a special token's text is text
+    return backend
+
+
+def _without_prefix(layout: dict[str, Any]) -> str | None:
+    """The tokenizer that puts no space before a text; None where it puts none anyway."""
+    before = json.dumps(layout, ensure_ascii=False)
+    normalizer = layout["normalizer"] or {}
+    if normalizer.get("type") == "Prepend":
+        layout["normalizer"] = None
+    elif normalizer.get("type") == "Sequence":
+        normalizer["normalizers"] = [step for step in normalizer["normalizers"] if step["type"] != "Prepend"]
+    cutter = layout["pre_tokenizer"] or {}
+    for step in (cutter, *cutter.get("pretokenizers", ())):
+        if step.get("type") == "Metaspace":
+            step["prepend_scheme"] = "never"
+        elif step.get("type") == "ByteLevel":
+            step["add_prefix_space"] = False
+    after = json.dumps(layout, ensure_ascii=False)
+    return None if after == before else after
