@@ -1,0 +1,83 @@
+"""Raw log-probabilities of a step's rows: of the token that was drawn, of the one that is known, and of the best.
+
+Taken from the logits as the model gave them, before the sampler changes anything; only rows that ask cost anything.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from branchpoint.runtime.plan import StepPlan
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["RowReport", "WantedRow", "report_rows", "wanted_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRow:
+    """The row at `position` of `sequence` predicts the token at position + 1; `sample` says whether one is drawn."""
+
+    sequence: Sequence
+    position: int
+    sample: bool
+
+    @property
+    def known(self) -> int | None:
+        """The sequence's own next token, where there is one."""
+        tokens = self.sequence.tokens
+        return tokens[self.position + 1] if self.position + 1 < len(tokens) else None
+
+    @property
+    def reported(self) -> bool:
+        """Whether any log-probability is asked of this row."""
+        sampling = self.sequence.sampling
+        return not self.sample or sampling.logprobs is not None or sampling.prompt_logprobs is not None
+
+    @property
+    def top_count(self) -> int:
+        """How many of the best tokens are asked: the prompt's number for prompt tokens, the output's for the others."""
+        sampling = self.sequence.sampling
+        in_prompt = self.position + 1 < self.sequence.num_prompt
+        return (sampling.prompt_logprobs if in_prompt else sampling.logprobs) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowReport:
+    """`log_total` is the row's log-sum-exp: a token's log-probability is its logit minus that. `top` are best first."""
+
+    log_total: float
+    known: float | None
+    top: tuple[tuple[int, float], ...]
+
+
+def wanted_rows(plan: StepPlan) -> list[WantedRow]:
+    """The wanted rows of a plan in the order of its logits."""
+    return [WantedRow(slot.sequence, position, slot.sample) for slot in plan.slots for position in slot.rows]
+
+
+def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:
+    """Reports for those of `rows` that ask, by their index; logits float32 [R, V]."""
+    asking = [index for index, row in enumerate(rows) if row.reported]
+    if not asking:
+        return {}
+    chosen = logits if len(asking) == len(rows) else logits[asking]
+    totals = chosen.logsumexp(-1)
+    next_tokens = [rows[index].known for index in asking]
+    ids = torch.tensor([0 if token is None else token for token in next_tokens], device=logits.device)
+    known = (chosen.gather(1, ids.unsqueeze(1)).squeeze(1) - totals).tolist()
+    tops = _best(chosen, totals, max(rows[index].top_count for index in asking))
+    reports = {}
+    for place, (index, total) in enumerate(zip(asking, totals.tolist(), strict=True)):
+        top = tops[place][: rows[index].top_count] if tops else []
+        reports[index] = RowReport(total, None if next_tokens[place] is None else known[place], tuple(top))
+    return reports
+
+
+def _best(logits: Tensor, totals: Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """The `count` best (token, log-probability) of each row, equal ones by lower id; empty for count 0."""
+    if count == 0:
+        return []
+    values, ids = logits.topk(min(count, logits.shape[1]))
+    rows = zip(ids.tolist(), (values - totals.unsqueeze(1)).tolist(), strict=True)
+    return [sorted(zip(*row, strict=True), key=lambda pair: (-pair[1], pair[0])) for row in rows]

@@ -1,0 +1,88 @@
+"""Plans in, tokens out: copies pages, runs the forward pass, takes the wanted logits, samples.
+
+The engine's loop calls `execute` once a step. Everything with a tensor in it lives behind this.
+"""
+
+import time
+
+import torch
+from torch import Tensor
+
+from branchpoint.runtime.attention import CpuAttention
+from branchpoint.runtime.batch import build_batch
+from branchpoint.runtime.capacity import size_pool
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.logprobs import WantedRow, wanted_rows
+from branchpoint.runtime.models.base import Model
+from branchpoint.runtime.plan import MaskSource, RowResult, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.sampler import Sampler
+from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
+
+__all__ = ["TorchRunner", "load_runner"]
+
+LOGIT_ROWS = 256
+"""Rows whose logits are held at once: a prompt's log-probabilities don't need the whole prompt's logits in memory."""
+
+
+class TorchRunner:
+    """A model with its KV pool and sampler; see `plan.Runner`. Used by one thread."""
+
+    def __init__(self, model: Model, attention: CpuAttention, sampler: Sampler, device: torch.device) -> None:
+        self._model = model
+        self._attention = attention
+        self._sampler = sampler
+        self._device = device
+
+    @property
+    def num_pages(self) -> int:
+        """Pages in the KV pool."""
+        return self._attention.num_pages
+
+    @property
+    def page_size(self) -> int:
+        """Tokens in a page."""
+        return self._attention.page_size
+
+    def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
+        """See `plan.Runner`. `forward_seconds` holds the pass and the first logits, not the wait for masks nor the sampling."""
+        with torch.inference_mode():
+            self._attention.copy_pages(plan.copies)
+            started = time.perf_counter()
+            rows = wanted_rows(plan)
+            hidden = self._forward(plan) if plan.slots else None
+            first = self._model.logits(hidden[:LOGIT_ROWS]) if hidden is not None and rows else None
+            seconds = time.perf_counter() - started
+            mask = masks()
+            results = [] if hidden is None or first is None else self._sample(first, hidden, rows, mask)
+        return StepResult(_by_slot(plan, results), seconds)
+
+    def _forward(self, plan: StepPlan) -> Tensor:
+        """Hidden states of the wanted rows [R, hidden_size]."""
+        batch = build_batch(plan, self.page_size, self._device)
+        self._attention.plan(batch)
+        hidden = self._model.forward(batch.tokens, batch.positions, self._attention)
+        return hidden if batch.rows is None else hidden.index_select(0, batch.rows)
+
+    def _sample(self, logits: Tensor, hidden: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
+        """Results of all rows, a stretch of logits at a time; `logits` are those of the first stretch."""
+        results: list[RowResult] = []
+        for begin in range(0, len(rows), LOGIT_ROWS):
+            end = begin + LOGIT_ROWS
+            stretch = self._model.logits(hidden[begin:end]) if begin else logits
+            results += self._sampler.sample(stretch, rows[begin:end], None if mask is None else mask[begin:end])
+        return results
+
+
+def _by_slot(plan: StepPlan, results: list[RowResult]) -> tuple[tuple[RowResult, ...], ...]:
+    """The results cut into one tuple for each slot."""
+    remaining = iter(results)
+    return tuple(tuple(next(remaining) for _ in slot.rows) for slot in plan.slots)
+
+
+def load_runner(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
+    """Load the model that `config` names and give it a KV pool. Raises ModelError, CapacityError or InvalidRequest."""
+    device = pick_device(config)
+    loaded = load_model(config, device)
+    pool = size_pool(config, loaded.config, loaded.dtype, device)
+    attention = CpuAttention(loaded.config, pool.num_pages, config.page_size, loaded.dtype, device)
+    return TorchRunner(loaded.model, attention, Sampler(loaded.config.eos_token_ids), device), loaded

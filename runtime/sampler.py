@@ -1,0 +1,146 @@
+"""Logits to tokens: bias, penalties, min_tokens, grammar mask, temperature, top-k, top-p, min-p, then noise and argmax.
+
+Called by the runner after each forward pass. A row's token depends on its logits, options, history and seed, never on the
+rest of the batch; a row that can't be used is an error of that row alone.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from branchpoint.kernels.sample import first_argmax, gumbel_noise, keep_best
+from branchpoint.runtime.logprobs import RowReport, WantedRow, report_rows
+from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tokens
+from branchpoint.runtime.plan import RowResult, TokenMask
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = ["Sampler"]
+
+COLDEST = 1e-30
+"""The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
+
+
+class Sampler:
+    """Draws tokens for the rows of a batch. `eos` are the model's end tokens, held back while a sequence is below min_tokens."""
+
+    def __init__(self, eos: tuple[int, ...]) -> None:
+        self._eos = eos
+
+    def sample(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
+        """One result for each row of logits, float32 [R, V]; `mask` has a row for each, or is None where none is masked.
+
+        Never raises for what the logits hold. The logits are left as they came.
+        """
+        reports = report_rows(logits, rows)
+        masked = [False] * len(rows) if mask is None else (mask != -1).any(axis=1).tolist()
+        simple = [row.sample and not hidden and self._is_plain(row) for row, hidden in zip(rows, masked, strict=True)]
+        best = self._greedy(logits, simple)
+        results = []
+        for index, row in enumerate(rows):
+            token: int | str | None = None
+            if simple[index]:
+                token = best[index]
+            elif row.sample:
+                token = self._draw(logits[index], row, mask[index] if mask is not None and masked[index] else None)
+            results.append(_result(token, logits, index, row, reports.get(index)))
+        return results
+
+    def _is_plain(self, row: WantedRow) -> bool:
+        """Whether the token is simply the best one."""
+        sampling = row.sequence.sampling
+        if sampling.temperature > 0 or changes_logits(sampling):
+            return False
+        return not suppressed_tokens(sampling, _num_output(row), self._eos)
+
+    def _greedy(self, logits: Tensor, simple: list[bool]) -> dict[int, int | str]:
+        """The best token of each simple row, all in one go."""
+        indices = [index for index, is_simple in enumerate(simple) if is_simple]
+        if not indices:
+            return {}
+        chosen = logits if len(indices) == len(simple) else logits[indices]
+        tokens = first_argmax(chosen)
+        values = chosen.gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
+        pairs = zip(tokens.tolist(), values, strict=True)
+        return {index: _checked(token, value) for index, (token, value) in zip(indices, pairs, strict=True)}
+
+    def _draw(self, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32] | None) -> int | str:
+        """The token for one row of logits [V], or why there is none."""
+        sequence, sampling = row.sequence, row.sequence.sampling
+        scores = logits
+        if changes_logits(sampling):
+            scores = logits.clone()
+            history = sequence.tokens[: row.position + 1]
+            adjust(scores, sampling, history[: sequence.num_prompt], history[sequence.num_prompt :])
+        suppressed = [token for token in suppressed_tokens(sampling, _num_output(row), self._eos) if token < len(scores)]
+        tokens: Tensor | None = None
+        if mask is not None:
+            tokens = _allowed(mask, suppressed, len(scores)).to(scores.device)
+            if not len(tokens):
+                return f"The grammar's mask allows no token after position {row.position}."
+            scores = scores[tokens]
+        elif suppressed:
+            scores = scores.index_fill(0, torch.tensor(suppressed, device=scores.device), -torch.inf)
+        if sampling.temperature == 0:
+            place = int(first_argmax(scores))
+            return _checked(place if tokens is None else int(tokens[place]), float(scores[place]))
+        return _drawn(scores, tokens, sampling, sequence.seed, row.position + 1)
+
+
+def _num_output(row: WantedRow) -> int:
+    """Tokens generated before the one that this row predicts."""
+    return row.position + 1 - row.sequence.num_prompt
+
+
+def _allowed(mask: npt.NDArray[np.int32], suppressed: list[int], vocabulary_size: int) -> Tensor:
+    """Ids that the mask allows, ascending, int64; without the suppressed ones unless nothing else is allowed."""
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), count=vocabulary_size, bitorder="little").view(np.bool_)
+    if suppressed:
+        fewer = bits.copy()
+        fewer[suppressed] = False
+        bits = fewer if fewer.any() else bits
+    return torch.from_numpy(np.flatnonzero(bits))
+
+
+def _drawn(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams, seed: int, position: int) -> int | str:
+    """Draw from softmax(scores / temperature) [N] of `tokens` (None: 0 to N - 1), with the noise of seed and position."""
+    best = scores.max()
+    if not math.isfinite(float(best)):
+        return _checked(0, float(best))
+    scores = (scores - best).div_(max(sampling.temperature, COLDEST))
+    if sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0:
+        kept = keep_best(scores, sampling.top_k, sampling.top_p, sampling.min_p)
+        scores = scores[kept]
+        tokens = kept if tokens is None else tokens[kept]
+    device = scores.device
+    ids = torch.arange(len(scores), dtype=torch.int32, device=device) if tokens is None else tokens.to(torch.int32)
+    key = torch.tensor([_signed(seed)], device=device), torch.tensor([position], device=device)
+    place = int(first_argmax(gumbel_noise(*key, ids)[0].add_(scores)))
+    return place if tokens is None else int(tokens[place])
+
+
+def _signed(seed: int) -> int:
+    """A seed of up to 64 bits as the signed number with the same bits."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def _checked(token: int, value: float) -> int | str:
+    """The token, or why its row is unusable: its logit is the largest of the row, NaN counting as larger than all."""
+    if math.isfinite(value):
+        return token
+    return f"The model's logits are unusable: the largest is {value}, expected a finite number."
+
+
+def _result(token: int | str | None, logits: Tensor, index: int, row: WantedRow, report: RowReport | None) -> RowResult:
+    """What row `index` of the logits gave, with what was asked of its log-probabilities."""
+    if isinstance(token, str):
+        return RowResult(None, error=token)
+    if report is None:
+        return RowResult(token)
+    if not math.isfinite(report.log_total):
+        return RowResult(None, error=f"The model's logits are unusable: their log-sum-exp is {report.log_total}.")
+    if token is None or row.sequence.sampling.logprobs is None:
+        return RowResult(token, None, report.known, report.top)
+    return RowResult(token, float(logits[index, token]) - report.log_total, report.known, report.top)
