@@ -1,14 +1,20 @@
-"""How an engine is set up: one frozen object, from command line or keyword arguments down to every part that needs it."""
+"""How an engine is set up: one frozen object, from command line or keyword arguments down to every part that needs it.
 
-from typing import Literal
+The descriptions of the fields are the command line's help too.
+"""
+
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from branchpoint.runtime.errors import InvalidRequest
 
 __all__ = ["CpuWeights", "EngineConfig", "Policy"]
 
 CpuWeights = Literal["auto", "float32", "int8", "int4"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["auto", "cpu", "cuda"]
 Policy = Literal["fcfs", "lpm", "program"]
 
 
@@ -19,23 +25,25 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `kv_memory_gib=None` sizes the pool from the memory that is free. Raises InvalidRequest naming the option.
     """
 
-    model: str
-    served_name: str | None = None
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    cpu_weights: CpuWeights = "auto"
-    threads: int | None = None
-    context_length: int | None = None
-    page_size: int = 16
-    num_pages: int | None = None
-    kv_memory_gib: float | None = None
-    max_batch_tokens: int = 2048
-    max_sequences: int = 128
-    max_queued: int = 4096
-    policy: Policy = "program"
-    radix_cache: bool = True
-    grammar_workers: int = 2
-    seed: int | None = None
+    model: Annotated[str, Meta(description="Hugging Face folder, GGUF file, `smollm2`, or `dummy:ARCH`.")]
+    served_name: Annotated[str | None, Meta(description="The model's name to clients.")] = None
+    dtype: Annotated[Dtype, Meta(description="Type of weights and activations.")] = "auto"
+    device: Annotated[Device, Meta(description="Where the model runs.")] = "auto"
+    cpu_weights: Annotated[CpuWeights, Meta(description="Form of the linear layers' weights on a CPU.")] = "auto"
+    threads: Annotated[int | None, Meta(description="CPU threads; the physical cores where left out.")] = None
+    context_length: Annotated[
+        int | None, Meta(description="Longest prompt and output together; the model's own where left out.")
+    ] = None
+    page_size: Annotated[int, Meta(description="Tokens in a page of KV, 1 to 128.")] = 16
+    num_pages: Annotated[int | None, Meta(description="Pages of KV; sized from memory where left out.")] = None
+    kv_memory_gib: Annotated[float | None, Meta(description="Memory for KV in GiB; what is free where left out.")] = None
+    max_batch_tokens: Annotated[int, Meta(description="Tokens that one step computes at most.")] = 2048
+    max_sequences: Annotated[int, Meta(description="Sequences that run at once.")] = 128
+    max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 503.")] = 4096
+    policy: Annotated[Policy, Meta(description="Who is admitted next.")] = "program"
+    radix_cache: Annotated[bool, Meta(description="Reuse the KV of shared prefixes.")] = True
+    grammar_workers: Annotated[int, Meta(description="Workers that compile grammars.")] = 2
+    seed: Annotated[int | None, Meta(description="Seed of requests that bring none; random where left out.")] = None
 
     def __post_init__(self) -> None:
         bounds = {"page_size": (1, 128), "max_batch_tokens": (1, 2**20), "max_sequences": (1, 2**16), "max_queued": (1, 2**24)}

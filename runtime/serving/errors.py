@@ -1,0 +1,73 @@
+"""HTTP faces of errors: which status and which body an error of ours, or of a client, becomes.
+
+Stands between the handlers, which raise, and the wire. Bodies are OpenAI's nested form; what they echo is bounded.
+"""
+
+from http import HTTPStatus
+
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
+
+__all__ = ["ApiError", "api_error", "bad_request", "clip", "error_body"]
+
+MAX_ECHO = 600
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestTooLargeError",
+    499: "RequestAbortedError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+_STATUS = {"invalid_request": 400, "capacity": 400, "overloaded": 503, "aborted": 499, "engine_dead": 500, "internal": 500}
+
+
+class ApiError(BranchpointError, RuntimeError):
+    """An answer other than 200: HTTP `status`, message, the field at fault (`param`), seconds to wait (`retry_after`)."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
+        super().__init__(clip(message))
+        self.status = status
+        self.param = None if param is None else clip(param, 80)
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that go with the body."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+def clip(text: str, limit: int = MAX_ECHO) -> str:
+    """`text`, cut to `limit` characters, so that no answer echoes a request at length."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def bad_request(message: str, param: str | None = None) -> InvalidRequest:
+    """A request that this server doesn't serve as asked, naming the field."""
+    return InvalidRequest(message, param=param)
+
+
+def api_error(error: BranchpointError) -> ApiError:
+    """The answer that an error of ours becomes; what isn't the caller's fault is a 500."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, InvalidRequest | RuntimeFailure):
+        status = _STATUS.get(error.kind, 500)
+        return ApiError(
+            status, str(error), param=error.param, retry_after=1 if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+        )
+    return ApiError(400 if isinstance(error, ValueError) else 500, str(error))
+
+
+def error_body(error: ApiError) -> dict[str, object]:
+    """OpenAI's nested error body, with the status as integer `code`."""
+    kind = _TYPES.get(
+        error.status, "BadRequestError" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "InternalServerError"
+    )
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.status}}

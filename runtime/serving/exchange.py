@@ -1,0 +1,108 @@
+"""The calls of one request on their way through the engine, and the events that come back.
+
+Made by the gateway, read by `answer`. Leaving it ends every call that still runs, in whatever phase it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from branchpoint.runtime.errors import RuntimeFailure, error_from
+from branchpoint.runtime.messages import Call, Completed, Event, Failed, SampleFinished, ScoreCall, Scored
+
+if TYPE_CHECKING:
+    from branchpoint.runtime.process import EngineClient
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """A context: entering submits `calls`, leaving aborts those that haven't ended. Belongs to one event loop."""
+
+    def __init__(self, engine: EngineClient, calls: tuple[Call | ScoreCall, ...], on_exit: Callable[[], None]) -> None:
+        self._engine = engine
+        self._calls = calls
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._arrived = deque[tuple[int, Event]]()
+        self._running = {call.id for call in calls}
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        try:
+            for index, call in enumerate(self._calls):
+                self._engine.submit(call, self._listener(index))
+        except RuntimeFailure:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    async def batch(self) -> list[tuple[int, Event]]:
+        """All events that are there, at least one, each with its call's place in `calls`; empty once every call has ended.
+
+        Raises what failed, after everything that came before it was returned. Waiting costs no CPU.
+        """
+        while not self._arrived:
+            if not self._running:
+                return []
+            self._wake.clear()
+            await self._wake.wait()
+        ready = list[tuple[int, Event]]()
+        while self._arrived:
+            index, event = self._arrived[0]
+            failure = _failure(event)
+            if failure is not None:
+                if ready:
+                    break
+                raise failure
+            self._arrived.popleft()
+            if isinstance(event, Completed | Scored):
+                self._running.discard(event.id)
+            ready.append((index, event))
+        return ready
+
+    def fail(self, kind: str, message: str) -> None:
+        """End the request from this side; whoever reads it gets the error after the events that are already there."""
+        self._take(0, Failed(self._calls[0].id, kind, message))
+
+    def _listener(self, index: int) -> Callable[[Event], None]:
+        def on_event(event: Event) -> None:  # on the engine's thread
+            try:
+                self._loop.call_soon_threadsafe(self._take, index, event)
+            except RuntimeError:  # the loop is closed: nobody is left to read it
+                return
+
+        return on_event
+
+    def _take(self, index: int, event: Event) -> None:
+        if not self._closed:
+            self._arrived.append((index, event))
+            self._wake.set()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for call in self._calls:
+            if call.id in self._running:
+                self._engine.abort(call.id)
+        self._arrived.clear()
+        self._on_exit()
+
+
+def _failure(event: Event) -> Exception | None:
+    """The error that an event stands for, if any. A sample that was cut by the engine fails its request."""
+    if isinstance(event, Failed):
+        return error_from(event.kind, event.message, event.param)
+    if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
+        kind = "aborted" if event.reason == "abort" else "internal"
+        return error_from(kind, f"Sample {event.index} of the request ended early: {event.stop or event.reason}.")
+    return None

@@ -1,0 +1,216 @@
+"""What the handlers share: the engine behind, its tokenizer, the names it is served under, and the requests in flight.
+
+One per API process, made before the model is loaded; `server` attaches the engine and moves the state on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from branchpoint.runtime.errors import CapacityError
+from branchpoint.runtime.messages import Call, Ids, ModelInfo, ScoreCall, Segment, Text
+from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
+from branchpoint.runtime.serving.exchange import Exchange
+
+if TYPE_CHECKING:
+    from branchpoint.runtime.process import EngineClient
+    from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
+
+__all__ = ["ABORTED", "Gateway", "Loaded", "State", "check_ids", "request_id"]
+
+T = TypeVar("T")
+
+MAX_ID = 128
+ABORTED = "The request was aborted through /abort_request."
+
+
+class State(Enum):
+    """Where the server stands: only READY admits requests."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can serve. `names` are what clients may call it, the first is what answers carry."""
+
+    engine: EngineClient
+    tokenizer: Tokenizer
+    names: tuple[str, ...]
+    longest_token: int
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts of the model."""
+        return self.engine.info
+
+
+class Gateway:
+    """Admits requests to the engine, and knows which are open. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.state = State.LOADING
+        self._loaded: Loaded | None = None
+        self._open = dict[str, Exchange]()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+
+    def attach(self, loaded: Loaded) -> None:
+        """The model is there: admit requests."""
+        self._loaded = loaded
+        self.state = State.READY
+
+    @property
+    def loaded(self) -> Loaded:
+        """The model. Raises ApiError 503 unless requests are admitted."""
+        if self.state is State.READY and self._loaded is not None:
+            return self._loaded
+        wait = {State.LOADING: "The model is still loading.", State.DRAINING: "The server is shutting down."}
+        raise ApiError(503, wait.get(self.state, "The engine is gone."), retry_after=5 if self.state is State.LOADING else 1)
+
+    @property
+    def num_open(self) -> int:
+        """Requests in flight."""
+        return len(self._open)
+
+    def check_model(self, name: str | None) -> str:
+        """The name that answers carry. Raises ApiError 404 where `name` is none of the served ones."""
+        names = self.loaded.names
+        if name is not None and name not in names:
+            raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {', '.join(names)}.", param="model")
+        return names[0]
+
+    def open(self, request_id: str, calls: tuple[Call | ScoreCall, ...]) -> Exchange:
+        """Start the calls of one request. Raises ApiError 503 when not ready, 400 where a request of this id is in flight."""
+        loaded = self.loaded
+        if request_id in self._open:
+            raise ApiError(400, f"A request with id {request_id!r} is still running; ids must be unique.", param="request_id")
+        exchange = Exchange(loaded.engine, calls, partial(self._forget, request_id))
+        self._open[request_id] = exchange
+        self._idle.clear()
+        return exchange
+
+    def abort(self, request_id: str) -> int:
+        """End the request of exactly this id with an error to its client; how many there were."""
+        exchange = self._open.get(request_id)
+        if exchange is None:
+            return 0
+        exchange.fail("aborted", ABORTED)
+        return 1
+
+    def fail_all(self, kind: str, message: str) -> int:
+        """End every open request with this error (`kind` is one of runtime.errors'); how many there were."""
+        for exchange in self._open.values():
+            exchange.fail(kind, message)
+        return len(self._open)
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until no request is open, at most so long; whether it came to that."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def drain(self, seconds: float) -> None:
+        """Admit nothing more and wait for what runs; after `seconds`, end it."""
+        self.state = State.DRAINING
+        if not await self.idle(seconds):
+            self.fail_all("overloaded", "The server is shutting down.")
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Run `work`, which would hold up the event loop, on a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def prepare(self, segments: Sequence[Segment], *, heal: bool, param: str) -> Prompt:
+        """Segments as tokens. Raises InvalidRequest for foreign ids and empty prompts, CapacityError for too long ones."""
+        loaded = self.loaded
+        if not any(segment.tokens if isinstance(segment, Ids) else segment.text for segment in segments):
+            raise bad_request(f"{param} must not be empty.", param)
+        self._check_size(segments, param)
+        prompt = await self.aside(lambda: loaded.tokenizer.prepare(segments, heal=heal))
+        if not prompt.tokens:
+            raise bad_request(f"{param} must not be empty.", param)
+        self.check_length(len(prompt.tokens), param)
+        return prompt
+
+    async def options(self, segments: Sequence[Segment], options: Sequence[str]) -> ScoredOptions:
+        """Options as continuations of segments, in tokens. Raises as `prepare` does."""
+        tokenizer = self.loaded.tokenizer
+        self._check_size(segments, "segments")
+        for option in options:
+            self._check_size((Text(option),), "options")
+        ready = await self.aside(lambda: tokenizer.options(segments, options))
+        self.check_length(len(ready.prompt) + max(map(len, ready.continuations)), "options")
+        return ready
+
+    async def stats(self) -> dict[str, object]:
+        """The engine's counters."""
+        return await asyncio.wrap_future(self.loaded.engine.stats())
+
+    async def flush_cache(self) -> None:
+        """Forget all cached prefixes that no request uses."""
+        await asyncio.wrap_future(self.loaded.engine.flush_cache())
+
+    def _check_size(self, segments: Sequence[Segment], param: str) -> None:
+        """Refuse foreign ids, and what is too long whatever its tokens, before the time for tokenising is spent."""
+        loaded = self.loaded
+        size = 0
+        for segment in segments:
+            if isinstance(segment, Text):
+                size += -(-len(segment.text.encode()) // loaded.longest_token)
+            else:
+                size += len(segment.tokens)
+                check_ids(segment.tokens, loaded.info.vocabulary_size, param)
+        self.check_length(size, param, at_least="at least ")
+
+    def check_length(self, tokens: int, param: str, *, max_tokens: int = 0, at_least: str = "") -> None:
+        """Raise CapacityError where the prompt, with what it asks for, doesn't fit in the context."""
+        limit = self.loaded.info.context_length
+        head = f"This model's maximum context length is {limit} tokens."
+        if tokens > limit:
+            raise CapacityError(f"{head} However, your {param} contains {at_least}{tokens} tokens. Shorten it.", param=param)
+        if tokens + max_tokens > limit:
+            asked = f"{tokens + max_tokens} tokens ({tokens} in {param}, {max_tokens} for the completion)"
+            raise CapacityError(f"{head} However, you requested {asked}. Reduce either.", param="max_tokens")
+
+    def room(self, tokens: int) -> int:
+        """How many tokens can follow a prompt of `tokens`; at least 1, so that a full prompt is refused as such."""
+        return max(1, self.loaded.info.context_length - tokens)
+
+    def close(self) -> None:
+        """Give back the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _forget(self, request_id: str) -> None:
+        del self._open[request_id]
+        if not self._open:
+            self._idle.set()
+
+
+def check_ids(tokens: Sequence[int], vocabulary_size: int, param: str) -> None:
+    """Raise InvalidRequest where a token id is none of the model's."""
+    for token in tokens:
+        if not 0 <= token < vocabulary_size:
+            raise bad_request(f"{param} holds token id {clip(str(token), 40)}; ids must be in [0, {vocabulary_size}).", param)
+
+
+def request_id(prefix: str, given: str | None, headers: Mapping[str, str]) -> str:
+    """An id for a request: the caller's own (field or X-Request-Id header) or a new one. Raises InvalidRequest."""
+    own = given if given is not None else headers.get("x-request-id")
+    if own is None:
+        return prefix + uuid.uuid4().hex
+    if not (0 < len(own) <= MAX_ID and own.isascii() and own.isprintable()):
+        raise bad_request(f"A request id must have 1 to {MAX_ID} printable ASCII characters.", "request_id")
+    return own

@@ -1,0 +1,114 @@
+"""An engine client that answers as it is told, so that the HTTP side is tested without a model."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from branchpoint.runtime.messages import (
+    Call,
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    ModelInfo,
+    SampleFinished,
+    ScoreCall,
+    Scored,
+    TokenLogprob,
+    Usage,
+)
+from branchpoint.runtime.stats import EngineStats
+
+T = TypeVar("T")
+
+VOCABULARY = 300
+EOS = 299
+
+INFO = ModelInfo(
+    name="fake",
+    path="/nowhere",
+    architecture="FakeForCausalLM",
+    vocabulary_size=VOCABULARY,
+    context_length=128,
+    num_pages=64,
+    page_size=16,
+    eos_token_ids=(EOS,),
+    sampling_defaults={"temperature": 0.25, "top_p": 0.5},
+)
+
+
+class FakeEngine:
+    """Answers `abc…` at once, one token a delta; holds calls back while `hold`; fails them with `failure` (after `late` deltas)."""
+
+    def __init__(self) -> None:
+        self.info = INFO
+        self.dead = False
+        self.calls: list[Call | ScoreCall] = []
+        self.aborted: list[str] = []
+        self.hold = False
+        self.failure: tuple[str, str] | None = None
+        self.late = 0
+        self.held: list[tuple[Call | ScoreCall, Callable[[Event], None]]] = []
+        self.flushed = 0
+        self.closed = False
+
+    def submit(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
+        self.calls.append(call)
+        if self.hold:
+            self.held.append((call, on_event))
+        else:
+            self.answer(call, on_event)
+
+    def answer(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
+        if self.failure and not self.late:
+            on_event(Failed(call.id, *self.failure))
+            return
+        if isinstance(call, ScoreCall):
+            logprobs = tuple(tuple(-1.0 - place for place in range(len(tokens))) for tokens in call.continuations)
+            on_event(Scored(call.id, logprobs, Usage(prompt_tokens=len(call.prompt))))
+            return
+        sampling = call.sampling
+        count = 3 if sampling.max_tokens is None else min(sampling.max_tokens, 26)
+        for index in range(sampling.n):
+            for place in range(count):
+                token = 97 + place
+                top = tuple((97 + other, -2.0 - other, bytes([97 + other])) for other in range(sampling.logprobs or 0))
+                logprob = (TokenLogprob(token, -0.5, bytes([token]), top),) if sampling.logprobs is not None else ()
+                on_event(Delta(call.id, index, chr(token), (token,), logprob))
+                if self.failure and place + 1 == self.late:
+                    on_event(Failed(call.id, *self.failure))
+                    return
+            reason = "stop" if sampling.max_tokens is None else "length"
+            on_event(SampleFinished(call.id, index, reason, completion_tokens=count))
+        before = ()
+        if sampling.prompt_logprobs is not None:
+            before = tuple(
+                TokenLogprob(token, -1.0 if place else None, bytes([token])) for place, token in enumerate(call.prompt)
+            )
+        usage = Usage(prompt_tokens=len(call.prompt), cached_tokens=1, completion_tokens=count * sampling.n)
+        on_event(Completed(call.id, usage, before))
+
+    def release(self) -> None:
+        self.hold = False
+        held, self.held = self.held, []
+        for call, on_event in held:
+            self.answer(call, on_event)
+
+    def abort(self, call_id: str) -> None:
+        self.aborted.append(call_id)
+
+    def stats(self) -> "Future[EngineStats]":
+        return done(EngineStats(0, 0, 0, 64, 0, 0, 0, 0, 0, 0, Usage()))
+
+    def flush_cache(self) -> "Future[int]":
+        self.flushed += 1
+        return done(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def done(value: T) -> "Future[T]":
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,47 @@
+"""A whole HTTP side around the fake engine, for the serving tests."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+from starlette.types import ASGIApp
+
+from branchpoint.runtime.serving.app import build_app
+from branchpoint.runtime.serving.gateway import Gateway, Loaded
+from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.tokenizer import load_tokenizer
+from tests.runtime.serving_fake import EOS, VOCABULARY, FakeEngine
+
+__all__ = ["Site", "open_site"]
+
+
+@dataclass
+class Site:
+    http: httpx.AsyncClient
+    engine: FakeEngine
+    gateway: Gateway
+    app: ASGIApp
+
+    async def post(self, path: str, **body: object) -> httpx.Response:
+        return await self.http.post(path, json=body)
+
+    async def chat(self, **body: object) -> httpx.Response:
+        return await self.post("/v1/chat/completions", **({"messages": [{"role": "user", "content": "hi"}]} | body))
+
+    async def complete(self, **body: object) -> httpx.Response:
+        return await self.post("/v1/completions", **({"prompt": "hi"} | body))
+
+
+@asynccontextmanager
+async def open_site(*, loaded: bool = True, **options: object) -> AsyncIterator[Site]:
+    gateway, engine = Gateway(), FakeEngine()
+    tokenizer = load_tokenizer(None, VOCABULARY, (EOS,))
+    if loaded:
+        gateway.attach(Loaded(engine, tokenizer, ("fake", "alias"), 8))
+    app = build_app(gateway, ServerOptions(**options))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
+        yield Site(http, engine, gateway, app)
+    assert gateway.num_open == 0, "a request was left open"
+    gateway.close()
