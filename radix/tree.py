@@ -179,15 +179,10 @@ class RadixTree:
 
     def _attach(self, node: Node, tokens: "array[int]", pages: list[int], priority: int, now: float) -> None:
         """Put `tokens` behind `node`, which ends where they start; `pages[0]` may hold the end of the node's tokens too."""
-        fresh = pages
         is_leaf = not node.children and node.parent is not None
         if is_leaf and node.end % self._pool.page_size:
-            tail = node.pages.pop()  # the new page holds its tokens and more
-            if tail == pages[0]:
-                fresh = pages[1:]
-            else:
-                self._pool.uncache((tail,))
-        self._pool.cache(fresh)
+            self._pool.uncache((node.pages.pop(),))  # pages[0] is the same page grown, or a copy that was written on
+        self._pool.cache(pages)
         if is_leaf and node.priority == priority:
             node.tokens.extend(tokens)
             node.pages.extend(pages)

@@ -1,4 +1,4 @@
-"""Random operations on pool and tree, held against a naive model: lists of tokens, and a memory that remembers what was written."""
+"""Random operations on pool and tree, held against a naive model: token lists, and a memory that knows what was written."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from branchpoint.radix import BlockPool, Handle, OutOfPages, PrefixKey, RadixTree, check_balance
 
 NUM_PAGES = 24
-suffixes = st.lists(st.integers(0, 2), max_size=40)
-places = st.integers(0, 2**16)
+namespaces = st.sampled_from(["", "", "", "a"])
+data = st.data()
 
 
 @dataclass
@@ -51,13 +51,21 @@ class PoolAndTree(RuleBasedStateMachine):
         self.cached: set[tuple[str, tuple[int, ...]]] = set()
         self.seen: list[list[int]] = [[]]
 
+    def any_running(self, draw: st.DataObject) -> Running:
+        return self.running[draw.draw(st.integers(0, len(self.running) - 1), label="running")]
+
     def clock(self) -> float:
         self.now += 1.0
         return self.now
 
-    def prompt(self, place: int, cut: int, suffix: list[int]) -> list[int]:
-        base = self.seen[place % len(self.seen)]
-        tokens = base[: cut % (len(base) + 1)] + suffix
+    def suffix(self, draw: st.DataObject) -> list[int]:
+        """Up to about two and a half pages, of few enough tokens that prefixes meet."""
+        return draw.draw(st.lists(st.integers(0, 1), max_size=2 + self.size * 5 // 2), label="suffix")
+
+    def prompt(self, draw: st.DataObject) -> list[int]:
+        """An earlier prompt or running sequence, cut somewhere and continued in another way."""
+        base = draw.draw(st.sampled_from(self.seen[-6:] + [running.tokens for running in self.running]), label="base")
+        tokens = base[: draw.draw(st.integers(0, len(base)), label="cut")] + self.suffix(draw)
         self.seen.append(tokens)
         return tokens
 
@@ -103,9 +111,9 @@ class PoolAndTree(RuleBasedStateMachine):
             page.append(token)
             sequence.tokens.append(token)
 
-    @rule(namespace=st.sampled_from(["", "a"]), place=places, cut=places, suffix=suffixes)
-    def admit(self, namespace: str, place: int, cut: int, suffix: list[int]) -> None:
-        tokens = self.prompt(place, cut, suffix)
+    @rule(namespace=namespaces, draw=data)
+    def admit(self, namespace: str, draw: st.DataObject) -> None:
+        tokens = self.prompt(draw)
         with self.matched(namespace, tokens, max(len(tokens) - 1, 0)) as handle:
             own = self.take(-(-len(tokens) // self.size) - len(handle.pages))
             if own is None:
@@ -119,19 +127,23 @@ class PoolAndTree(RuleBasedStateMachine):
         self.running.append(sequence)
 
     @precondition(lambda self: self.running)
-    @rule(place=places, suffix=suffixes)
-    def grow(self, place: int, suffix: list[int]) -> None:
-        sequence = self.running[place % len(self.running)]
+    @rule(draw=data)
+    def grow(self, draw: st.DataObject) -> None:
+        sequence, suffix = self.any_running(draw), self.suffix(draw)
         own = self.take(-(-(len(sequence.tokens) + len(suffix)) // self.size) - len(sequence.pages))
         if own is not None:
             sequence.pages += own
             self.write(sequence, suffix)
 
     @precondition(lambda self: self.running)
-    @rule(place=places, keep=places, whole=st.booleans(), priority=st.integers(0, 2))
-    def insert(self, place: int, keep: int, whole: bool, priority: int) -> None:
-        sequence = self.running[place % len(self.running)]
-        tokens = tuple(sequence.tokens if whole else sequence.tokens[: keep % (len(sequence.tokens) + 1)])
+    @rule(draw=data, priority=st.sampled_from([0, 0, 0, 1, 2]))
+    def insert(self, draw: st.DataObject, priority: int) -> None:
+        sequence = self.any_running(draw)
+        count = draw.draw(st.integers(0, len(sequence.tokens)) | st.just(len(sequence.tokens)), label="count")
+        self.insert_first(sequence, count, priority)
+
+    def insert_first(self, sequence: Running, count: int, priority: int) -> None:
+        tokens = tuple(sequence.tokens[:count])
         pages = sequence.pages[: -(-len(tokens) // self.size)]
         new = self.tree.insert(PrefixKey(sequence.namespace, tokens), pages, priority=priority)
         assert new == len(tokens) - self.expected(sequence.namespace, list(tokens))
@@ -140,20 +152,22 @@ class PoolAndTree(RuleBasedStateMachine):
         assert self.tree.peek(PrefixKey(sequence.namespace, tokens)) == len(tokens)
 
     @precondition(lambda self: self.running)
-    @rule(place=places, keep=st.booleans())
-    def finish(self, place: int, keep: bool) -> None:
+    @rule(draw=data, keep=st.sampled_from([True, True, True, False]))
+    def finish(self, draw: st.DataObject, keep: bool) -> None:
+        sequence = self.any_running(draw)
         if keep:
-            self.insert(place, 0, True, 0)
-        self.pool.release(self.running.pop(place % len(self.running)).pages)
+            self.insert_first(sequence, len(sequence.tokens), 0)
+        self.pool.release(sequence.pages)
+        self.running = [other for other in self.running if other is not sequence]
 
-    @rule(namespace=st.sampled_from(["", "a"]), place=places, cut=places, suffix=suffixes, limit=st.none() | st.integers(0, 60))
-    def hold(self, namespace: str, place: int, cut: int, suffix: list[int], limit: int | None) -> None:
-        self.handles.append(self.matched(namespace, self.prompt(place, cut, suffix), limit))
+    @rule(namespace=namespaces, draw=data, limit=st.none() | st.integers(0, 60))
+    def hold(self, namespace: str, draw: st.DataObject, limit: int | None) -> None:
+        self.handles.append(self.matched(namespace, self.prompt(draw), limit))
 
     @precondition(lambda self: self.handles)
-    @rule(place=places)
-    def let_go(self, place: int) -> None:
-        handle = self.handles.pop(place % len(self.handles))
+    @rule(draw=data)
+    def let_go(self, draw: st.DataObject) -> None:
+        handle = self.handles.pop(draw.draw(st.integers(0, len(self.handles) - 1), label="handle"))
         handle.release()
         handle.release()
 
@@ -165,6 +179,7 @@ class PoolAndTree(RuleBasedStateMachine):
         self.events["evicted" if freed else "found nothing to evict"] += 1
         self.shrink_to(self.paths())
 
+    @precondition(lambda self: len(self.cached) > 4)
     @rule()
     def flush(self) -> None:
         free, evictable = self.pool.num_free, self.tree.num_evictable
@@ -199,7 +214,9 @@ class PoolAndTree(RuleBasedStateMachine):
 
 def run(max_examples: int, steps: int) -> Counter[str]:
     class Machine(PoolAndTree):
-        events: Counter[str] = Counter()
+        pass
+
+    Machine.events = Counter()
 
     run_state_machine_as_test(
         Machine,
