@@ -1,0 +1,91 @@
+"""Sets of Unicode scalar values as sorted ranges: what a regex's classes, categories and case folding come to.
+
+Used by `regex.py` only. Surrogates are in no set: no UTF-8 text has them.
+"""
+
+import _sre  # type: ignore[import-not-found]  # the very case mapping that `re` compiles with; not in typeshed
+from collections.abc import Callable, Iterable
+from functools import cache
+from re import _casefix  # type: ignore[attr-defined]  # the extra equivalences that `re` compiles with; not in typeshed
+
+__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "union"]
+
+CharSet = tuple[tuple[int, int], ...]
+"""Disjoint, ascending, inclusive ranges of code points."""
+
+ANY: CharSet = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+NEWLINE: CharSet = ((10, 10),)
+_LAST_LETTER = 0x3FFFF  # no letter, digit or space lies beyond the third supplementary plane
+_LAST_CASED = 0x1FFFF  # no script with case lies beyond the first supplementary plane
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> CharSet:
+    """The set of all values in `ranges`, which may overlap and come in any order."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return tuple(piece for low, high in merged for piece in _without_surrogates(low, high))
+
+
+def _without_surrogates(low: int, high: int) -> Iterable[tuple[int, int]]:
+    for start, end in ANY:
+        if low <= end and high >= start:
+            yield max(low, start), min(high, end)
+
+
+def complement(chars: CharSet) -> CharSet:
+    """Every scalar value that isn't in `chars`."""
+    gaps: list[tuple[int, int]] = []
+    at = 0
+    for low, high in chars:
+        if at < low:
+            gaps.append((at, low - 1))
+        at = high + 1
+    if at <= 0x10FFFF:
+        gaps.append((at, 0x10FFFF))
+    return union(gaps)
+
+
+_TESTS: dict[str, Callable[[str], bool]] = {
+    "digit": str.isdecimal,
+    "space": str.isspace,
+    "word": lambda char: char.isalnum() or char == "_",
+}
+
+
+@cache
+def category(name: str, *, ascii_only: bool) -> CharSet:
+    r"""What `\d` ("digit"), `\s` ("space") or `\w` ("word") matches in `re`."""
+    test = _TESTS[name]
+    if ascii_only and name == "space":  # the four separators U+001C to U+001F are spaces to str, not to an ASCII `\s`
+        return union((ord(char), ord(char)) for char in " \t\n\r\f\v")
+    return union((code, code) for code in range(0x80 if ascii_only else _LAST_LETTER + 1) if test(chr(code)))
+
+
+def fold_case(chars: CharSet, *, ascii_only: bool) -> CharSet:
+    """The set with everything that `re.IGNORECASE` holds equal to one of its members."""
+    extra = [
+        (code, code)
+        for group in _case_groups(ascii_only=ascii_only)
+        if any(low <= code <= high for code in group for low, high in chars)
+        for code in group
+    ]
+    return union([*chars, *extra])
+
+
+@cache
+def _case_groups(*, ascii_only: bool) -> tuple[tuple[int, ...], ...]:
+    """Code points that differ in case only, as groups of two or more."""
+    groups: dict[int, list[int]] = {}
+    if ascii_only:
+        return tuple((code, code + 32) for code in range(ord("A"), ord("Z") + 1))
+    for code in range(_LAST_CASED + 1):
+        groups.setdefault(_sre.unicode_tolower(code), []).append(code)
+    for lower, others in _casefix._EXTRA_CASES.items():
+        for other in others:
+            groups[lower] = list({*groups[lower], *groups[other]})
+            groups[other] = groups[lower]
+    return tuple({tuple(sorted(group)) for group in groups.values() if len(group) > 1})

@@ -1,0 +1,245 @@
+"""From a constraint to a compiled grammar, on worker threads, once for all who ask for the same.
+
+The scheduler calls `compile` when a sequence arrives and admits it when the future is done; nothing here runs in its loop.
+"""
+
+import functools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from branchpoint.constrained.automaton import count_states
+from branchpoint.constrained.ebnf import normalise_ebnf
+from branchpoint.constrained.engines.choice import ChoiceGrammar
+from branchpoint.constrained.engines.llguidance import LlguidanceEngine
+from branchpoint.constrained.engines.outlines import OutlinesEngine
+from branchpoint.constrained.engines.prefixed import PrefixedGrammar
+from branchpoint.constrained.errors import (
+    CompilerClosed,
+    GrammarError,
+    InvalidGrammar,
+    InvalidRegex,
+    LimitExceeded,
+    UnsupportedKeyword,
+    shorten,
+)
+from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.healing import compile_prefix
+from branchpoint.constrained.inhabited import prune_uninhabited
+from branchpoint.constrained.json_options import json_options
+from branchpoint.constrained.refusals import explain_refusal
+from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
+from branchpoint.constrained.schema import normalise_schema, parse_schema
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.vocabulary import Vocabulary
+
+__all__ = ["CompilerLimits", "CompilerStats", "GrammarCompiler"]
+
+_Key = tuple[Constraint | None, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerLimits:
+    """What a compiler keeps and takes on.
+
+    `cached`: grammars kept, least recently used dropped. `failure_seconds`: how long a refusal is remembered.
+    `waiting`: compilations in flight; more are refused. `index_states`: automaton size up to which outlines-core is used.
+    `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text.
+    """
+
+    cached: int = 256
+    failure_seconds: float = 10.0
+    waiting: int = 1024
+    index_states: int = 400
+    options: int = 20_000
+    option_bytes: int = 1 << 20
+    prefix_bytes: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerStats:
+    """Counts since the compiler began: answered from the cache, joined to one in flight, compiled, refused."""
+
+    hits: int
+    shared: int
+    compiled: int
+    refused: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    future: "Future[CompiledGrammar]"
+    expires: float | None = None
+
+
+_Made = TypeVar("_Made")
+
+
+class _Lazy(Generic[_Made]):
+    """Makes a thing at the first call, once, whichever threads ask."""
+
+    def __init__(self, make: Callable[[], _Made]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: _Made | None = None
+
+    def __call__(self) -> _Made:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+
+class GrammarCompiler:
+    """Compiles constraints for one vocabulary. Thread-safe. `close()` ends its threads."""
+
+    def __init__(self, vocabulary: Vocabulary, workers: int = 2, limits: CompilerLimits | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._limits = limits or CompilerLimits()
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="grammar")
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._in_flight = 0
+        self._closed = False
+        self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
+        self._llguidance = _Lazy(lambda: LlguidanceEngine(vocabulary))
+        self._outlines = _Lazy(lambda: OutlinesEngine(vocabulary))
+        self._pool.submit(self._llguidance)  # its token tree takes a tenth of a second; the first caller needn't wait for it
+
+    @property
+    def stats(self) -> CompilerStats:
+        """A snapshot of the counts."""
+        with self._lock:
+            return CompilerStats(**self._counts)
+
+    def compile(self, constraint: Constraint | None, prefix: bytes = b"") -> "Future[CompiledGrammar]":
+        """A future of the grammar whose outputs begin with `prefix` and then follow `constraint` (None: anything).
+
+        Errors arrive in the future, all of them GrammarErrors. Cancelling it disturbs nobody else who asked for the same.
+        """
+        mine: Future[CompiledGrammar] = Future()
+        try:
+            shared = self._shared((constraint, prefix))
+        except GrammarError as error:
+            mine.set_exception(error)
+            return mine
+        shared.add_done_callback(functools.partial(_hand_on, mine))
+        return mine
+
+    def _shared(self, key: _Key) -> "Future[CompiledGrammar]":
+        with self._lock:
+            if self._closed:
+                raise CompilerClosed("The grammar compiler is closed; nothing more can be compiled.")
+            entry = self._entries.get(key)
+            if entry is not None and (entry.expires is None or time.monotonic() < entry.expires):
+                self._entries.move_to_end(key)
+                self._counts["hits" if entry.future.done() else "shared"] += 1
+                return entry.future
+            if self._in_flight >= self._limits.waiting:
+                raise LimitExceeded(f"{self._in_flight} constraints are being compiled already; try again later.")
+            self._in_flight += 1
+            future = self._pool.submit(self._build, key)
+            self._entries[key] = _Entry(future)
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._limits.cached:
+                self._entries.popitem(last=False)
+        future.add_done_callback(functools.partial(self._settle, key))
+        return future
+
+    def _settle(self, key: _Key, future: "Future[CompiledGrammar]") -> None:
+        failed = future.cancelled() or future.exception() is not None
+        with self._lock:
+            self._in_flight -= 1
+            self._counts["refused" if failed else "compiled"] += 1
+            entry = self._entries.get(key)
+            if failed and entry is not None and entry.future is future:
+                entry.expires = time.monotonic() + self._limits.failure_seconds
+
+    def close(self) -> None:
+        """Refuse what still waits, let what runs finish, and end the threads."""
+        with self._lock:
+            self._closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _build(self, key: _Key) -> CompiledGrammar:
+        try:
+            return self._compile(*key)
+        except GrammarError:
+            raise
+        except RecursionError as error:
+            raise LimitExceeded("The constraint nests too deep to be compiled.") from error
+        except Exception as error:  # the boundary of a request: whatever an engine raises becomes its caller's error
+            raise GrammarError(f"The constraint could not be compiled: {type(error).__name__}: {shorten(error)}") from error
+
+    def _compile(self, constraint: Constraint | None, prefix: bytes) -> CompiledGrammar:
+        if len(prefix) > self._limits.prefix_bytes:
+            raise LimitExceeded(f"A healed prefix may have {self._limits.prefix_bytes:,} bytes, got {len(prefix):,}.")
+        if constraint is None:
+            return compile_prefix(self._vocabulary, prefix)
+        if isinstance(constraint, Choice):
+            return self._choice(constraint, prefix)
+        try:
+            text = prefix.decode()
+        except UnicodeDecodeError:
+            return PrefixedGrammar(self._vocabulary, prefix, self._with_text(constraint, ""))
+        return self._with_text(constraint, text)
+
+    def _with_text(self, constraint: JsonSchema | Regex | Ebnf, prefix: str) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema):
+            return self._json_schema(constraint, prefix)
+        if isinstance(constraint, Regex):
+            return self._regex(constraint, prefix)
+        try:
+            return self._llguidance().lark(normalise_ebnf(constraint.grammar), prefix)
+        except GrammarError as error:
+            raise error if type(error) is not GrammarError else InvalidGrammar(f"Expected a grammar: {error}") from error
+
+    def _choice(self, constraint: Choice, prefix: bytes) -> CompiledGrammar:
+        options = constraint.options
+        if len(options) > self._limits.options:
+            raise LimitExceeded(f"A choice may have {self._limits.options:,} options, got {len(options):,}.")
+        try:
+            encoded = [prefix + option.encode() for option in options]
+        except UnicodeEncodeError as error:
+            raise InvalidGrammar(f"Expected options that are Unicode text, got a lone surrogate: {shorten(error)}") from error
+        if sum(map(len, encoded)) > self._limits.option_bytes:
+            raise LimitExceeded(f"The options may have {self._limits.option_bytes:,} bytes in all (with the healed prefix).")
+        return ChoiceGrammar(self._vocabulary, encoded)
+
+    def _json_schema(self, constraint: JsonSchema, prefix: str) -> CompiledGrammar:
+        if constraint.engine == "outlines":
+            raise UnsupportedKeyword("engine", "", "outlines-core drops schema keywords in silence; leave the engine to us.")
+        schema = prune_uninhabited(normalise_schema(parse_schema(constraint.schema)))
+        options = json_options(schema, constraint.whitespace)
+        try:
+            return self._llguidance().json_schema(options.text, options.engine, prefix, options.narrowed)
+        except GrammarError as error:
+            raise explain_refusal(error, schema) from error
+
+    def _regex(self, constraint: Regex, prefix: str) -> CompiledGrammar:
+        node = parse_regex(constraint.pattern)
+        if prefix:
+            node = Series((*literal(prefix), node))
+        pattern = write_regex(node)
+        if constraint.engine == "outlines" and count_states(node, self._limits.index_states) is not None:
+            return self._outlines().regex(pattern)
+        try:
+            return self._llguidance().regex(pattern)
+        except GrammarError as error:
+            raise error if type(error) is not GrammarError else InvalidRegex(f"Expected a pattern: {error}") from error
+
+
+def _hand_on(mine: "Future[CompiledGrammar]", shared: "Future[CompiledGrammar]") -> None:
+    """Give a shared result to one of those who asked, unless they gave up."""
+    if not mine.set_running_or_notify_cancel():
+        return
+    if shared.cancelled():
+        mine.set_exception(CompilerClosed("The grammar compiler was closed before it came to this constraint."))
+    elif (error := shared.exception()) is not None:
+        mine.set_exception(error)
+    else:
+        mine.set_result(shared.result())

@@ -1,0 +1,94 @@
+"""Choices: the output is, byte for byte, one of a list. Options that are prefixes of one another are all reachable.
+
+A state is a depth and the run of sorted options that agree up to it; masks are made per state and kept.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from branchpoint.constrained.engines.states import StateMatcher
+from branchpoint.constrained.errors import EmptyLanguage
+from branchpoint.constrained.grammar import MaskRow, mask_words
+from branchpoint.constrained.mask import pack
+from branchpoint.constrained.vocabulary import Vocabulary
+
+__all__ = ["ChoiceGrammar", "ChoiceState"]
+
+ChoiceState = tuple[int, int, int]
+"""Bytes matched, and the half-open range of sorted options that share them."""
+
+_KEPT_ROWS = 512
+
+
+class ChoiceGrammar:
+    """One of `options` (bytes, any order, duplicates allowed); each may be empty. Raises EmptyLanguage for none at all."""
+
+    def __init__(self, vocabulary: Vocabulary, options: Sequence[bytes]) -> None:
+        if not options:
+            raise EmptyLanguage("Expected at least one option to choose from, got none.")
+        self.vocabulary = vocabulary
+        self._options = sorted(set(options))
+        self._rows: dict[ChoiceState, MaskRow] = {}
+
+    @property
+    def narrowed(self) -> tuple[str, ...]:
+        """Nothing: the grammar is exact."""
+        return ()
+
+    def matcher(self) -> StateMatcher[ChoiceState]:
+        """A new cursor at the start."""
+        return StateMatcher(self)
+
+    def start(self) -> ChoiceState:
+        """All options are open."""
+        return (0, 0, len(self._options))
+
+    def step(self, state: ChoiceState, token: int) -> ChoiceState | None:
+        """The options that go on with the token's bytes."""
+        text = self.vocabulary.tokens[token]
+        depth, low, high = state
+        if not text or token in self.vocabulary.special:
+            return None
+        end = depth + len(text)
+        fitting = [at for at in range(low, high) if self._options[at][depth:end] == text]
+        return (end, fitting[0], fitting[-1] + 1) if fitting else None
+
+    def row(self, state: ChoiceState) -> MaskRow:
+        """Every token that is the beginning of what some open option still lacks."""
+        kept = self._rows.get(state)
+        if kept is None:
+            kept = self._make_row(state)
+            if len(self._rows) < _KEPT_ROWS:
+                self._rows[state] = kept
+        return kept
+
+    def _make_row(self, state: ChoiceState) -> MaskRow:
+        found = {piece for rest in self._rests(state) for piece in self._beginnings(rest)}
+        ids = [token for piece in found for token in self.vocabulary.by_bytes[piece]]
+        return pack(ids, self.vocabulary.size) if ids else np.zeros(mask_words(self.vocabulary.size), dtype=np.int32)
+
+    def _beginnings(self, rest: bytes) -> Iterator[bytes]:
+        for length in range(1, min(len(rest), self.vocabulary.longest) + 1):
+            if rest[:length] in self.vocabulary.by_bytes:
+                yield rest[:length]
+
+    def _rests(self, state: ChoiceState) -> Iterator[bytes]:
+        depth, low, high = state
+        return (self._options[at][depth:] for at in range(low, high))
+
+    def accepts(self, state: ChoiceState) -> bool:
+        """Whether an option ends here (in sorted order it is the first of its run)."""
+        depth, low, _ = state
+        return len(self._options[low]) == depth
+
+    def forced_bytes(self, state: ChoiceState) -> tuple[bytes, bool]:
+        """What all open options have in common from here."""
+        if self.accepts(state):
+            return b"", False
+        depth, low, high = state
+        first, last = self._options[low][depth:], self._options[high - 1][depth:]
+        common = 0
+        while common < min(len(first), len(last)) and first[common] == last[common]:
+            common += 1
+        return first[:common], high - low == 1

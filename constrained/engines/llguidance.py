@@ -1,0 +1,260 @@
+"""The main engine: JSON schemas, context-free grammars and regexes on llguidance's lexer and Earley parser.
+
+Gets normalised text from `compiler.py`; turns the library's silent error states into errors of ours that stick.
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
+from branchpoint.constrained.forced import canonical_tokens
+from branchpoint.constrained.grammar import MaskRow, mask_words
+from branchpoint.constrained.mask import allocate, allow, forbid
+from branchpoint.constrained.vocabulary import Vocabulary
+
+__all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
+
+_LONGEST_FORCED = 2048  # bytes appended at once; the rest is forced next time
+_ENDLESS = 24_000  # the library gives up looking ahead a little beyond this
+_TOO_COMPLEX = ("fuel", "too complex", "too large", "too many", "limit")
+_UNSATISFIABLE = ("unsatisfiable", "noextension", "is empty")
+
+
+class _TokenSource:
+    """What llguidance wants to see of a tokenizer. Special ids have no bytes here, so no grammar can name them."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+    special_token_ids: tuple[int, ...] = ()
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = vocabulary.eos[0]
+        self.tokens = vocabulary.tokens
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._encode(text.encode() if isinstance(text, str) else text)
+
+
+class LlguidanceEngine:
+    """Compiles grammars for one vocabulary. Thread-safe."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._tokenizer = LLTokenizer(_TokenSource(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.eos))
+        self._limits = LLParserLimits(verbose_errors=False)
+
+    def json_schema(
+        self, schema: str, options: Mapping[str, object], prefix: str = "", narrowed: tuple[str, ...] = ()
+    ) -> "LlguidanceGrammar":
+        """A grammar for a normalised schema (an object, as JSON text); `options` are llguidance's own."""
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=dict(options))
+        except ValueError as error:
+            raise GrammarError(shorten(error)) from error
+        return self._compile(_whole(grammar, prefix), narrowed)
+
+    def regex(self, pattern: str, prefix: str = "") -> "LlguidanceGrammar":
+        """A grammar for a normalised pattern, matched in full."""
+        return self._compile(_whole(LLMatcher.grammar_from_regex(pattern), prefix), ())
+
+    def lark(self, text: str, prefix: str = "") -> "LlguidanceGrammar":
+        """A grammar in llguidance's Lark dialect."""
+        whole = json.dumps({"grammars": [{"name": "lark", "lark_grammar": text}]})
+        return self._compile(_whole(whole, prefix), ())
+
+    def _compile(self, grammar: str, narrowed: tuple[str, ...]) -> "LlguidanceGrammar":
+        """Compile, and fill a first mask: lazy work is done here, and what is wrong only then is seen here."""
+        template = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        if template.is_error():
+            raise _refusal(template.get_error())
+        row = allocate(1, self._vocabulary.size)[0]
+        template.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if template.is_error():
+            raise _refusal(template.get_error())
+        probe = template.deep_copy()
+        forced = len(probe.compute_ff_bytes())
+        if probe.is_error() or forced > _ENDLESS:
+            raise LimitExceeded(f"The constraint forces text without an end, {forced:,} bytes and more from its start.")
+        forbid(row, self._vocabulary.eos)
+        if not row.any() and not template.is_accepting():
+            raise EmptyLanguage("Nothing can begin an output under this constraint; loosen it.")
+        return LlguidanceGrammar(self._vocabulary, template, narrowed)
+
+
+def _whole(grammar: str, prefix: str) -> str:
+    """The grammar after a literal, which may be empty.
+
+    Without `no_forcing` the library narrows masks to its own cut of forced text; here a mask has every token that fits.
+    """
+    inner = json.loads(grammar)["grammars"]
+    inner[0]["name"] = "body"
+    literal = json.dumps(prefix, ensure_ascii=False) if prefix else ""
+    lark = f'%llguidance {{"no_forcing": true}}\nstart: {literal} @body'
+    return json.dumps({"grammars": [{"name": "main", "lark_grammar": lark}, *inner]})
+
+
+def _refusal(message: str) -> GrammarError:
+    lowered = message.lower()
+    if any(word in lowered for word in _UNSATISFIABLE):
+        return EmptyLanguage(f"Nothing satisfies this constraint: {shorten(message)}")
+    if any(word in lowered for word in _TOO_COMPLEX):
+        return LimitExceeded(f"The constraint is too complex to compile: {shorten(message)}")
+    return GrammarError(shorten(message))
+
+
+class LlguidanceGrammar:
+    """A compiled grammar; cursors are copies of one that never moves (`grammar.CompiledGrammar`)."""
+
+    def __init__(self, vocabulary: Vocabulary, template: LLMatcher, narrowed: tuple[str, ...]) -> None:
+        self._vocabulary = vocabulary
+        self._template = template
+        self._narrowed = narrowed
+        self._lock = threading.Lock()  # the library's objects allow one borrower at a time
+
+    @property
+    def narrowed(self) -> tuple[str, ...]:
+        """What was made stricter than asked."""
+        return self._narrowed
+
+    def matcher(self) -> "LlguidanceMatcher":
+        """A new cursor at the start."""
+        with self._lock:
+            return LlguidanceMatcher(self._vocabulary, self._template.deep_copy())
+
+
+class LlguidanceMatcher:
+    """The cursor of one sequence (`grammar.Matcher`). End tokens are kept here, the library sees text only."""
+
+    def __init__(self, vocabulary: Vocabulary, inner: LLMatcher) -> None:
+        self._vocabulary = vocabulary
+        self._inner = inner
+        self._words = mask_words(vocabulary.size)
+        self._eos = frozenset(vocabulary.eos)
+        self._tokens: list[int] = []
+        self._ended = False
+        self._failure: str | None = None
+
+    def fill(self, row: MaskRow) -> None:
+        """Write the tokens that may come next; end tokens exactly where the value may end. Raises MatcherError, for good."""
+        self._check()
+        row[:] = 0
+        accepting = self._inner.is_accepting()
+        if not self._ended:
+            self._fill_text(row)
+        if accepting:
+            allow(row, self._vocabulary.eos)
+        elif not row.any():
+            self._fail("a dead end: no token can follow and the value is not complete")
+
+    def _fill_text(self, row: MaskRow) -> None:
+        target = row[: self._words]
+        mask = target if target.flags.c_contiguous else allocate(1, self._vocabulary.size)[0]
+        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._check_inner()
+        forbid(mask, self._vocabulary.eos)
+        if mask is not target:
+            target[:] = mask
+
+    def advance(self, tokens: Sequence[int]) -> int:
+        """Consume tokens in order; how many were accepted."""
+        self._check()
+        taken = 0
+        while taken < len(tokens) and not self._ended:
+            run = self._text_run(tokens[taken:])
+            if run:
+                accepted = self._inner.try_consume_tokens(run)
+                self._check_inner()
+                self._tokens += run[:accepted]
+                taken += accepted
+                if accepted < len(run):
+                    break
+            elif tokens[taken] in self._eos and self._inner.is_accepting():
+                self._tokens.append(tokens[taken])
+                self._ended = True
+                taken += 1
+            else:
+                break
+        return taken
+
+    def _text_run(self, tokens: Sequence[int]) -> list[int]:
+        """The leading tokens that stand for text: no end tokens, no other specials, none out of range."""
+        run: list[int] = []
+        for token in tokens:
+            if not 0 <= token < self._vocabulary.size or not self._vocabulary.tokens[token]:
+                break
+            run.append(token)
+        return run
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens. Raises MatcherError past the start."""
+        self._check()
+        if not 0 <= count <= len(self._tokens):
+            raise MatcherError(f"Expected to take back 0 to {len(self._tokens)} tokens, got {count}.")
+        if not count:
+            return
+        del self._tokens[-count:]
+        text = count - 1 if self._ended else count
+        self._ended = False
+        if text:
+            self._inner.rollback(text)
+            self._check_inner()
+
+    def forced(self) -> list[int]:
+        """The tokens that follow without a choice, cut as the tokenizer would."""
+        self._check()
+        if self._ended or self._inner.is_accepting():
+            return []
+        forced = self._inner.compute_ff_bytes()
+        self._check_inner()
+        if not forced:
+            return []
+        if len(forced) > _LONGEST_FORCED:
+            return canonical_tokens(self._vocabulary, self._tokens, forced[:_LONGEST_FORCED], ends=False)
+        whole = canonical_tokens(self._vocabulary, self._tokens, forced, ends=True)
+        if whole and self._ends_after(whole):
+            return whole
+        return canonical_tokens(self._vocabulary, self._tokens, forced, ends=False)
+
+    def _ends_after(self, tokens: list[int]) -> bool:
+        accepted = self._inner.try_consume_tokens(tokens)
+        ends = accepted == len(tokens) and bool(self._inner.is_stopped())
+        if accepted:
+            self._inner.rollback(accepted)
+        self._check_inner()
+        return ends
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the output so far is a complete sentence."""
+        self._check()
+        return bool(self._inner.is_accepting())
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end token can follow."""
+        self._check()
+        if self._ended:
+            return True
+        if not self._inner.is_accepting():
+            return False
+        if self._inner.is_stopped():
+            return True
+        row = allocate(1, self._vocabulary.size)[0]
+        self._fill_text(row)
+        return not row.any()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise MatcherError(self._failure)
+
+    def _check_inner(self) -> None:
+        if self._inner.is_error():
+            self._fail(shorten(self._inner.get_error()))
+
+    def _fail(self, reason: str) -> None:
+        self._failure = f"The grammar can't be followed any further after {len(self._tokens)} tokens: {reason}."
+        raise MatcherError(self._failure)

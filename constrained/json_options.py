@@ -1,0 +1,51 @@
+"""How llguidance is told to write JSON for a normalised schema: whitespace, escapes, and what that narrows.
+
+Last step of a JSON-schema constraint before the engine.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from branchpoint.constrained.schema import Schema
+
+__all__ = ["JsonOptions", "json_options"]
+
+_SHORT_ESCAPES = '"\\bfnrt'
+_FLEXIBLE = r"[ \n]?"
+_NO_CODE_ESCAPES = "strings hold no control characters other than \\b, \\f, \\n, \\r and \\t"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOptions:
+    """Schema text and options for the engine, and what they narrow."""
+
+    text: str
+    engine: Mapping[str, object]
+    narrowed: tuple[str, ...]
+
+
+def json_options(schema: Schema, whitespace: Literal["compact", "flexible"]) -> JsonOptions:
+    """The options that keep `schema` exact.
+
+    Compact JSON has no whitespace outside of strings; flexible JSON at most one space or newline between tokens. Where keys
+    may be spelled that the schema doesn't declare, each character has one spelling only (no `\\u` escapes), so that no
+    escaped key slips past a declared one.
+    """
+    options: dict[str, object] = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
+    if whitespace == "flexible":
+        options |= {"whitespace_flexible": True, "whitespace_pattern": _FLEXIBLE}
+    narrowed: tuple[str, ...] = ()
+    if _has_open_keys(schema):
+        options["json_allowed_escapes"] = _SHORT_ESCAPES
+        narrowed = (_NO_CODE_ESCAPES,)
+    return JsonOptions(json.dumps({} if schema is True else schema), options, narrowed)
+
+
+def _has_open_keys(at: object) -> bool:
+    """Whether some object may hold keys of the model's own spelling beside declared ones."""
+    if isinstance(at, dict):
+        declares = bool(at.get("properties")) and at.get("additionalProperties", True) is not False
+        return declares or bool(at.get("patternProperties")) or any(map(_has_open_keys, at.values()))
+    return isinstance(at, list) and any(map(_has_open_keys, at))

@@ -1,0 +1,49 @@
+"""From what llguidance says about a schema to errors of ours that name keyword and JSON pointer.
+
+Used by the compiler for what `schema.py` lets through and the engine still refuses.
+"""
+
+import re
+from collections.abc import Iterator
+
+from branchpoint.constrained.errors import EmptyLanguage, GrammarError, InvalidSchema, LimitExceeded, UnsupportedKeyword
+
+__all__ = ["explain_refusal"]
+
+_UNSUPPORTED = (
+    (re.compile(r'Unimplemented keys: \["([^"]+)"'), None, "the grammar engine doesn't know it."),
+    (re.compile(r"oneOf constraints are not supported"), "oneOf", "its branches can't be told apart from the start; use anyOf."),
+    (
+        re.compile(r"min/maxProperties only supported"),
+        "minProperties maxProperties",
+        "it is counted only where all are required.",
+    ),
+    (re.compile(r"patternProperty regexes .* are not disjoint"), "patternProperties", "two of its patterns match one key."),
+    (re.compile(r"[Ll]ook-?arounds?|backreferences"), "pattern", "it uses what no automaton expresses."),
+)
+
+
+def explain_refusal(error: GrammarError, schema: object) -> GrammarError:
+    """The refusal of a (normalised) schema with the place where it arose, as well as it can be told."""
+    if isinstance(error, EmptyLanguage | LimitExceeded):
+        return error
+    message = str(error)
+    for seen, keywords, reason in _UNSUPPORTED:
+        found = seen.search(message)
+        if found:
+            wanted = set((keywords or found[1]).split())
+            for keyword, pointer in _places(schema, "", wanted):
+                return UnsupportedKeyword(keyword, pointer, f"{reason} ({message})")
+    return InvalidSchema(f"Expected a JSON schema that can be followed: {message}")
+
+
+def _places(at: object, pointer: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
+    if isinstance(at, dict):
+        for key, value in at.items():
+            here = f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
+            if key in wanted:
+                yield key, here
+            yield from _places(value, here, wanted)
+    elif isinstance(at, list):
+        for index, value in enumerate(at):
+            yield from _places(value, f"{pointer}/{index}", wanted)
