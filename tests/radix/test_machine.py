@@ -235,7 +235,7 @@ EVENTS = {"out of pages", "copied a partial page", "cached", "cached nothing new
 
 
 def test_random_operations_match_the_naive_model() -> None:
-    assert set(run(max_examples=250, steps=50)) == EVENTS
+    assert set(run(max_examples=120, steps=50)) == EVENTS
 
 
 @pytest.mark.slow
