@@ -126,7 +126,7 @@ async def answer_chat(gateway: Gateway, body: Json, headers: Mapping[str, str]) 
     segments = await gateway.aside(lambda: loaded.tokenizer.render_segments(messages, add_generation_prompt=add))
     prompt = await gateway.prepare(segments, heal=False, param="messages")
     gateway.check_length(len(prompt.tokens), "messages", max_tokens=limit or 1)
-    own = request_id("chatcmpl-", fields.request_id or fields.rid, headers)
+    own = request_id("chatcmpl-", fields.own_id, headers)
     call = Call(own, tuple(prompt.tokens), sampling, constraint, namespace=salt_of(fields.cache_salt))
     return Answer(gateway, own, (call,), _ChatView(call, name, fields))
 

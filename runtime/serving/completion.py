@@ -60,7 +60,7 @@ async def answer_completion(gateway: Gateway, body: Json, headers: Mapping[str, 
     _check(fields)
     segments = prompts_of(fields.prompt)
     constraint = constraint_of(fields)
-    own = request_id("cmpl-", fields.request_id or fields.rid, headers)
+    own = request_id("cmpl-", fields.own_id, headers)
     calls, echoes = list[Call](), list[str]()
     for place, segment in enumerate(segments):
         prompt = (await gateway.prepare([segment], heal=False, param="prompt")).tokens

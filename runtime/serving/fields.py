@@ -117,6 +117,11 @@ class SamplingFields(ConstraintFields, frozen=True, kw_only=True):
     rid: str | None = None
     cache_salt: str | None = None
 
+    @property
+    def own_id(self) -> str | None:
+        """The id that the caller gave its request, in either name."""
+        return self.request_id if self.request_id is not None else self.rid
+
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple; an empty string asks for none."""

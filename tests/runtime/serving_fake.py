@@ -38,7 +38,7 @@ INFO = ModelInfo(
 
 
 class FakeEngine:
-    """Answers `abc…` at once, one token a delta; holds calls back while `hold`; fails them with `failure` (after `late` deltas)."""
+    """Answers `abc…` at once, a token a delta; holds calls back while `hold`; fails with `failure` (after `late` deltas)."""
 
     def __init__(self) -> None:
         self.info = INFO
