@@ -44,7 +44,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ChoicesMethod:
-    """`score` gives one number for each option, the highest wins. `with_end`, `unconditional`: what the backend is asked besides."""
+    """`score` gives one number for each option; the highest wins. The flags say what the backend is asked besides."""
 
     name: str
     score: Callable[[Sequence[ScoredOption]], Sequence[float]]

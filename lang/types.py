@@ -7,7 +7,7 @@ import enum
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.lang.errors import ProgramMistake
@@ -43,7 +43,7 @@ def _by_adapter(wanted: object) -> OutputType:
     from pydantic import PydanticSchemaGenerationError, TypeAdapter, errors
 
     try:
-        adapter = TypeAdapter[Any](wanted)
+        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, wanted))
         schema = adapter.json_schema()
     except (PydanticSchemaGenerationError, errors.PydanticUserError) as error:
         raise ProgramMistake(f"gen needs a type that has a JSON schema, or a number of tokens; got {wanted!r}.") from error

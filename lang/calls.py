@@ -1,0 +1,226 @@
+"""The functions that make expressions: `gen` and its typed forms, `select`, roles, and the patterns a `gen` can be held to.
+
+Everything that can be checked without a model is checked here, on the line that is wrong.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Unpack
+
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.lang.choices import ChoicesMethod, ScoredOption, method_of
+from branchpoint.lang.errors import ProgramMistake
+from branchpoint.lang.expr import ExprLike, Gen, Join, RoleBegin, RoleEnd, Select, role
+from branchpoint.lang.options import Pick, SamplingOptions, merge, sampling_params
+from branchpoint.lang.types import output_type
+from branchpoint.runtime.errors import InvalidRequest
+
+__all__ = [
+    "Method",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "ebnf",
+    "gen",
+    "gen_bool",
+    "gen_float",
+    "gen_int",
+    "gen_string",
+    "json_schema",
+    "regex",
+    "select",
+    "substring",
+    "system",
+    "system_begin",
+    "system_end",
+    "tool",
+    "tool_begin",
+    "tool_end",
+    "user",
+    "user_begin",
+    "user_end",
+]
+
+Method = str | ChoicesMethod | Callable[[Sequence[ScoredOption]], Sequence[float]]
+"""How a `select` decides: a method's name, the method, or a function that gives each scored option a number."""
+
+
+def gen(
+    name: str | None = None,
+    type: object = None,
+    *,
+    dtype: object = None,
+    regex: str | None = None,
+    ebnf: str | None = None,
+    json_schema: str | Mapping[str, object] | None = None,
+    choices: Sequence[str] | None = None,
+    method: Literal["score", "mask"] = "score",
+    choices_method: Method = "total",
+    pick: Pick = 0,
+    **options: Unpack[SamplingOptions],
+) -> Gen | Select:
+    """Generate into the variable `name`.
+
+    `type` is the type of the value (int, a pydantic model, list[str], a Literal, a pattern made by `regex(...)`, …), or a
+    number: `max_tokens`. `dtype` is another name of it. Without `max_tokens` the text ends at a stop, at the model's end token or
+    at the context's end. `regex` and `ebnf` hold the text to a pattern, `json_schema` to a JSON value, which is then the text.
+    `choices` makes it a `select`; with `method="mask"` it is decoded freely, held to the choices. `n` samples give a list; the
+    state goes on from the one that `pick` names. Raises ProgramMistake and InvalidRequest at once.
+    """
+    if isinstance(type, int) and not isinstance(type, bool):
+        options, type = merge({"max_tokens": type}, options), None
+    asked = [type, dtype, regex, ebnf, json_schema, choices]
+    if sum(given is not None for given in asked) > 1:
+        raise ProgramMistake("gen takes one of a type, dtype, regex, ebnf, json_schema and choices, got several.")
+    if choices is not None and method != "mask":
+        if idle := options.keys() - {"temperature", "seed"}:
+            raise ProgramMistake(f"gen with choices takes no {', '.join(sorted(idle))}; it scores them. Or give method='mask'.")
+        temperature = options.get("temperature", 0.0)
+        return select(name, choices, temperature, choices_method=choices_method, seed=options.get("seed"))
+    sampling_params(options)
+    output = output_type(type if type is not None else dtype) if type is not None or dtype is not None else None
+    constraint = output.constraint if output is not None else _constraint(regex, ebnf, json_schema, choices)
+    return Gen(_checked(name), output, constraint, merge(options), pick)
+
+
+def _constraint(
+    regex: str | None, ebnf: str | None, json_schema: str | Mapping[str, object] | None, choices: Sequence[str] | None
+) -> Constraint | None:
+    if regex is not None:
+        return Regex(regex)
+    if ebnf is not None:
+        return Ebnf(ebnf)
+    if json_schema is not None:
+        return JsonSchema(json_schema if isinstance(json_schema, str) else json.dumps(json_schema))
+    return Choice(_options(choices)) if choices is not None else None
+
+
+def _checked(name: object) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise ProgramMistake(f"The first argument is the variable's name, a string; got {name!r}.")
+    return name or None
+
+
+def gen_int(name: str | None = None, **options: Unpack[SamplingOptions]) -> Gen | Select:
+    """Generate an int."""
+    return gen(name, int, **options)
+
+
+def gen_float(name: str | None = None, **options: Unpack[SamplingOptions]) -> Gen | Select:
+    """Generate a float."""
+    return gen(name, float, **options)
+
+
+def gen_bool(name: str | None = None, **options: Unpack[SamplingOptions]) -> Gen | Select:
+    """Generate a bool."""
+    return gen(name, bool, **options)
+
+
+def gen_string(name: str | None = None, **options: Unpack[SamplingOptions]) -> Gen | Select:
+    """Generate a str."""
+    return gen(name, str, **options)
+
+
+def _options(choices: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise ProgramMistake(f"choices must be a list of strings, got {choices!r:.80}.")
+    if not choices or not all(choices):
+        raise InvalidRequest("choices must hold at least one option, and none may be empty.", param="choices")
+    return tuple(choices)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] = (),
+    temperature: float = 0.0,
+    choices_method: Method = "total",
+    *,
+    seed: int | None = None,
+) -> Select:
+    """Choose one of `choices` into the variable `name`, by scoring each as the text's continuation.
+
+    `temperature` samples from the options' distribution, 0 takes the best. `choices_method` is a name or a function of the scored
+    options. Raises InvalidRequest for no options.
+    """
+    sampling_params({"temperature": temperature, "seed": seed})
+    return Select(_checked(name), _options(choices), method_of(choices_method), float(temperature), seed)
+
+
+def system(expression: ExprLike) -> Join:
+    """A system message."""
+    return role("system", expression)
+
+
+def user(expression: ExprLike) -> Join:
+    """A user's message."""
+    return role("user", expression)
+
+
+def assistant(expression: ExprLike) -> Join:
+    """The model's message."""
+    return role("assistant", expression)
+
+
+def tool(expression: ExprLike) -> Join:
+    """A tool's answer."""
+    return role("tool", expression)
+
+
+def system_begin() -> RoleBegin:
+    """Open a system message."""
+    return RoleBegin("system")
+
+
+def system_end() -> RoleEnd:
+    """Close a system message."""
+    return RoleEnd("system")
+
+
+def user_begin() -> RoleBegin:
+    """Open a user's message."""
+    return RoleBegin("user")
+
+
+def user_end() -> RoleEnd:
+    """Close a user's message."""
+    return RoleEnd("user")
+
+
+def assistant_begin() -> RoleBegin:
+    """Open the model's message."""
+    return RoleBegin("assistant")
+
+
+def assistant_end() -> RoleEnd:
+    """Close the model's message."""
+    return RoleEnd("assistant")
+
+
+def tool_begin() -> RoleBegin:
+    """Open a tool's answer."""
+    return RoleBegin("tool")
+
+
+def tool_end() -> RoleEnd:
+    """Close a tool's answer."""
+    return RoleEnd("tool")
+
+
+def regex(pattern: str) -> Regex:
+    """A pattern for `gen(name, regex(...))`: the whole output matches it."""
+    return Regex(pattern)
+
+
+def ebnf(grammar: str) -> Ebnf:
+    """A grammar for `gen(name, ebnf(...))`, in Lark or GBNF syntax."""
+    return Ebnf(grammar)
+
+
+def json_schema(schema: str | Mapping[str, object]) -> JsonSchema:
+    """A JSON schema for `gen(name, json_schema(...))`; the value is the parsed JSON."""
+    return JsonSchema(schema if isinstance(schema, str) else json.dumps(schema))
+
+
+def substring(text: str) -> Ebnf:
+    """Any stretch of `text`, for `gen(name, substring(...))`: the output quotes it character by character."""
+    return Ebnf("start: QUOTE\nQUOTE: %regex " + json.dumps({"substring_chars": text}))

@@ -1,0 +1,147 @@
+"""What belongs to one run: its seed and options, the calls that are open, what they cost, and how it ends.
+
+States open entries here, the executor settles them, the runner waits until all are done or one failed.
+"""
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from branchpoint.lang.errors import ProgramError
+from branchpoint.lang.ledger import Failure, Pending
+from branchpoint.lang.options import SamplingOptions
+from branchpoint.lang.report import Record
+from branchpoint.lang.stream import Replay
+
+if TYPE_CHECKING:
+    from branchpoint.lang.executor import Executor
+    from branchpoint.lang.state import State
+
+__all__ = ["RunContext"]
+
+
+class RunContext:
+    """One run of one program. Thread-safe."""
+
+    def __init__(
+        self, executor: "Executor", program: str, *, seed: int, options: SamplingOptions, namespace: str, streams: bool
+    ) -> None:
+        self.executor = executor
+        self.program = program
+        self.seed = seed
+        self.options = options
+        self.namespace = namespace
+        self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
+        self.cancelled = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._open: set[Pending] = set()
+        self._failures: list[Failure] = []
+        self._records: list[Record] = []
+        self._states: list[State] = []
+        self._watched: list[tuple[bool, Future[None]]] = []
+        executor.join(self)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What each finished call cost."""
+        with self._lock:
+            return tuple(self._records)
+
+    @property
+    def states(self) -> tuple["State", ...]:
+        """All states, in the order they were made."""
+        with self._lock:
+            return tuple(self._states)
+
+    def check_caller(self) -> None:
+        """Raise ProgramMistake where waiting would stop the loop that is waited for."""
+        self.executor.dispatcher.check_caller()
+
+    def check_open(self) -> None:
+        """Raise ProgramError where the run is over."""
+        if self._closed:
+            raise ProgramError(
+                f"The run of {self.program!r} is over; its states can be read, not added to.", program=self.program
+            )
+
+    def enter(self, state: "State") -> None:
+        """Take a new state in."""
+        with self._lock:
+            self.check_open()
+            self._states.append(state)
+        if self.branches is not None:
+            self.executor.pump(state)
+
+    def submit(self, entry: Pending) -> None:
+        """Open `entry`, and have it performed when its turn comes."""
+        with self._lock:
+            self.check_open()
+            self._open.add(entry)
+        self.executor.schedule(entry)
+
+    def settle(self, entry: Pending, failure: Failure | None, record: Record | None = None) -> None:
+        """Close `entry`: every waiter and everything that comes after it goes on."""
+        if not entry.settle(failure):
+            return
+        with self._lock:
+            if record is not None:
+                self._records.append(record)
+            if failure is not None and failure.entry is entry:
+                self._failures.append(failure)
+            self._open.discard(entry)
+        entry.done.set_result(None)
+        self.look()
+
+    def look(self) -> None:
+        """Tell those who watch, where what they wait for has come."""
+        with self._lock:
+            ready = [future for stops_early, future in self._watched if self._over(stops_early)]
+            self._watched = [watch for watch in self._watched if watch[1] not in ready]
+        for future in ready:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+
+    def _over(self, stops_early: bool) -> bool:
+        return not self._open or (stops_early and any(failure.unseen for failure in self._failures))
+
+    def watch(self, *, stops_early: bool) -> Future[None]:
+        """Done when nothing is open, or (`stops_early`) when something failed that the program hasn't seen."""
+        future: Future[None] = Future()
+        with self._lock:
+            self._watched.append((stops_early, future))
+        self.look()
+        return future
+
+    def check(self) -> None:
+        """Raise the first failure that the program hasn't seen."""
+        with self._lock:
+            unseen = next((failure for failure in self._failures if failure.unseen), None)
+        if unseen is not None:
+            raise unseen.error()
+
+    def cancel(self) -> None:
+        """Abort what is open: running requests end, the others never start."""
+        with self._lock:
+            self.cancelled = True
+            tasks = [entry.task for entry in self._open if entry.task is not None]
+        for task in tasks:
+            self.executor.dispatcher.post(task.cancel)
+
+    def abort(self, entry: Pending) -> None:
+        """Abort one call; its state fails."""
+        if (task := entry.task) is not None:
+            self.executor.dispatcher.post(task.cancel)
+
+    def close(self) -> None:
+        """Let nothing more be added, and abort what is still open."""
+        with self._lock:
+            self._closed = True
+            is_open = bool(self._open)
+        if is_open:
+            self.cancel()
+
+    def end(self, error: BaseException | None) -> None:
+        """End every stream of the run; call it when nothing is open."""
+        for state in self.states:
+            state.log.end((lambda: error) if error is not None else None)

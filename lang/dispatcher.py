@@ -1,0 +1,148 @@
+"""One event loop for one backend, in one thread that lives only while somebody needs it.
+
+Runs `hold` the dispatcher; when the last hold ends, so does the thread, while the loop and what is bound to it (connections)
+stay for the next run. Backends inherit `Dispatched`; closing the backend closes the loop.
+"""
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Self, TypeVar
+
+from branchpoint.lang.errors import BackendError, ProgramMistake
+
+__all__ = ["Dispatched", "Dispatcher"]
+
+T = TypeVar("T")
+
+
+class Dispatcher:
+    """Owns the event loop. Thread-safe; nothing here may be called from the loop's own thread but `post`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._holds = 0
+        self._closed = False
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the thread running."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self) -> None:
+        """Begin a hold. Raises BackendError where the backend is closed."""
+        self.check_caller()
+        with self._lock:
+            if self._closed:
+                raise BackendError("The backend is closed; make a new one for another run.")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop.run_forever, name="branchpoint-dispatcher", daemon=True)
+                self._thread.start()
+            self._holds += 1
+
+    def release(self) -> None:
+        """End a hold; the last one ends the thread."""
+        with self._lock:
+            self._holds -= 1
+            if self._holds == 0:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._thread = None
+
+    def check_caller(self) -> None:
+        """Raise ProgramMistake in the loop's own thread: waiting there would wait for ever."""
+        if threading.current_thread() is self._thread:
+            raise ProgramMistake("A program can't be run or read from inside a backend or a choices method: they must not block.")
+
+    def post(self, function: Callable[..., object], *args: object) -> bool:
+        """Call `function` in the loop soon; False where the backend is closed, and it never will be."""
+        if self._closed:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # closed since
+            return False
+        return True
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` in the loop and wait for its result."""
+        try:
+            self.acquire()
+        except BaseException:  # whatever it is, it goes on up; the coroutine must not be left unawaited
+            coroutine.close()
+            raise
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        finally:
+            self.release()
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Run `last`, cancel what still runs, end the thread and close the loop. A second call does nothing."""
+        self.check_caller()
+        if self._closed:
+            return
+        self.acquire()
+        try:
+            if last is not None:
+                asyncio.run_coroutine_threadsafe(last(), self._loop).result()
+        finally:
+            self._closed = True
+            asyncio.run_coroutine_threadsafe(_drain(), self._loop).result()
+            with self._lock:
+                self._stop()
+                self._loop.close()
+
+    def discard(self) -> None:
+        """Close a loop that nobody can use any more; called when its backend is collected."""
+        self._closed = True
+        if self._thread is None:
+            self._loop.close()
+
+
+async def _drain() -> None:
+    this = asyncio.current_task()
+    await asyncio.sleep(0)
+    while others := [task for task in asyncio.all_tasks() if task is not this]:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class Dispatched:
+    """A backend that brings its dispatcher. Inherit it beside the methods of `Backend`; `shutdown` or `with` ends the backend."""
+
+    _dispatcher: Dispatcher | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Made when it is first asked for."""
+        if self._dispatcher is None:
+            self._dispatcher = Dispatcher()
+            weakref.finalize(self, self._dispatcher.discard)
+        return self._dispatcher
+
+    async def close(self) -> None:
+        """Give back what the backend holds; a backend that holds something overrides this."""
+
+    def shutdown(self) -> None:
+        """Close the backend; its running requests fail. Calling it again does nothing."""
+        self.dispatcher.close(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()

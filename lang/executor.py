@@ -1,0 +1,156 @@
+"""Performs the pending entries of ledgers: one event loop, no thread per state, nothing here blocks.
+
+An entry is performed when the one before it is settled. A failure settles it, and by that everything after it in its
+state and in the forks that came out of it.
+"""
+
+import asyncio
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.chat import ChatText
+from branchpoint.lang.context import RunContext
+from branchpoint.lang.dispatcher import Dispatched, Dispatcher
+from branchpoint.lang.expr import Gen
+from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice, text_of, turns_of
+from branchpoint.lang.pieces import follow
+from branchpoint.lang.report import Record
+from branchpoint.lang.request import generate, select
+from branchpoint.lang.variables import CallEntry
+from branchpoint.runtime.errors import RequestAborted
+from branchpoint.runtime.messages import Text
+
+if TYPE_CHECKING:
+    from branchpoint.lang.state import State
+
+__all__ = ["Executor"]
+
+
+class Executor:
+    """Serves the runs of one batch on one backend. Use it as a context manager: it holds the backend's dispatcher.
+
+    At most `max_concurrency` calls are in flight; the others wait in the order in which they became ready.
+    """
+
+    def __init__(self, backend: Backend, *, max_concurrency: int) -> None:
+        self.backend = backend
+        self._own = None if isinstance(backend, Dispatched) else Dispatcher()
+        self.dispatcher = backend.dispatcher if isinstance(backend, Dispatched) else (self._own or Dispatcher())
+        self._chat = ChatText(backend)
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._contexts: weakref.WeakSet[RunContext] = weakref.WeakSet()
+        self._cancelled = False
+        self._pumps: dict[RunContext, list[asyncio.Task[None]]] = {}
+
+    def __enter__(self) -> "Executor":
+        self.dispatcher.acquire()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.dispatcher.release()
+        if self._own is not None:
+            self._own.close()
+
+    def join(self, context: RunContext) -> None:
+        """Take a run in."""
+        self._contexts.add(context)
+        if self._cancelled:
+            context.cancel()
+
+    def cancel(self) -> None:
+        """Abort the calls of all runs, those that begin later too."""
+        self._cancelled = True
+        for context in tuple(self._contexts):
+            context.cancel()
+
+    def schedule(self, entry: Pending) -> None:
+        """Perform `entry` once its gate is settled. Thread-safe, never waits."""
+        gate = entry.gate
+        if gate is None:
+            self._post(entry)
+        else:
+            gate.done.add_done_callback(lambda _: self._post(entry))
+
+    def _post(self, entry: Pending) -> None:
+        if not self.dispatcher.post(self._start, entry):
+            self._abort(entry, "the backend was closed")
+
+    def _abort(self, entry: Pending, why: str) -> None:
+        failure = Failure(entry, RequestAborted(f"The call was aborted: {why}."))
+        failure.observed = entry.place.context.cancelled
+        entry.place.context.settle(entry, failure)
+
+    def _start(self, entry: Pending) -> None:
+        context = entry.place.context
+        if entry.gate is not None and entry.gate.failure is not None:
+            context.settle(entry, entry.gate.failure)
+        elif context.cancelled:
+            self._abort(entry, "the run ended")
+        else:
+            entry.task = asyncio.get_running_loop().create_task(self._perform(entry))
+
+    async def _perform(self, entry: Pending) -> None:
+        context = entry.place.context
+        record: Record | None = None
+        try:
+            if isinstance(entry, CallEntry):
+                async with self._slots:
+                    record = await self._call(entry)
+            elif isinstance(entry, RoleEntry):
+                await self._role(entry)
+            elif isinstance(entry, Splice):
+                await self._splice(entry)
+        except asyncio.CancelledError:
+            self._abort(entry, "the run ended" if context.cancelled else "nobody reads it, or the backend was closed")
+        except Exception as error:  # noqa: BLE001  # the boundary to backends: whatever they raise becomes this call's failure
+            context.settle(entry, Failure(entry, error))
+        else:
+            context.settle(entry, None, record)
+        finally:
+            entry.task = None
+
+    async def _call(self, entry: CallEntry) -> Record:
+        begin = time.perf_counter()
+        if isinstance(entry.expr, Gen):
+            kind = "gen"
+            meta = await generate(self.backend, entry, entry.expr, begin)
+        else:
+            kind = f"select {entry.expr.method.name}"
+            meta = await select(self.backend, entry, entry.expr, begin)
+        entry.finish(meta)
+        return Record(entry.origin, entry.name, kind, entry.place.branch, meta.usage, meta.seconds)
+
+    async def _role(self, entry: RoleEntry) -> None:
+        turns = turns_of(entry.previous)
+        found = await (self._chat.begin(turns, entry.role) if entry.opens else self._chat.end(turns))
+        entry.result = (Text(found.text, special=True),) if found.text else ()
+        entry.rebase = found.rebase
+        entry.pieces.put(found.text)
+
+    async def _splice(self, entry: Splice) -> None:
+        for gate in entry.gates:
+            await asyncio.wrap_future(gate.done)
+            gate.check()
+        for tail in entry.tails:
+            entry.pieces.put(text_of(tail, entry.base))
+
+    def pump(self, state: "State") -> None:
+        """Copy the text that `state` adds into its run's stream of all branches. Thread-safe, never waits."""
+        self.dispatcher.post(self._begin_pump, state)
+
+    def _begin_pump(self, state: "State") -> None:
+        task = asyncio.get_running_loop().create_task(_copy(state))
+        self._pumps.setdefault(state.place.context, []).append(task)
+
+    async def pumped(self, context: RunContext) -> None:
+        """Wait until the stream of all branches holds everything; called in the dispatcher's loop."""
+        await asyncio.gather(*self._pumps.pop(context, ()), return_exceptions=True)  # the run's own end tells what failed
+
+
+async def _copy(state: "State") -> None:
+    branches = state.place.context.branches
+    async for piece in follow(state.log):
+        if branches is not None:
+            branches.put((state.branch, piece))

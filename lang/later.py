@@ -1,0 +1,30 @@
+"""Names of the language that this version doesn't serve yet: they import, and say so by name when they are used."""
+
+from typing import NoReturn
+
+from branchpoint.lang.errors import NotSupported
+
+__all__ = ["LATER", "Later"]
+
+LATER = {
+    "image": "images need a vision model, which no engine here runs yet",
+    "separate_reasoning": "thinking isn't told apart from the answer yet; generate it into a variable of its own, with a stop",
+    "OpenAI": "this backend isn't there yet; Engine and RuntimeEndpoint are",
+    "Anthropic": "this backend isn't there yet; Engine and RuntimeEndpoint are",
+    "LiteLLM": "this backend isn't there yet; Engine and RuntimeEndpoint are",
+}
+"""Name → why not, and what to do."""
+
+
+class Later:
+    """Stands for a name of `LATER`; calling it raises NotSupported."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: not supported yet>"
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise NotSupported, with what to do instead."""
+        raise NotSupported(f"branchpoint.{self._name} is not supported: {LATER[self._name]}.")

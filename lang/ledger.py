@@ -1,0 +1,265 @@
+"""The ledger of a state: a chain of entries, each knowing the one before it, so that a fork copies nothing.
+
+`State` appends entries, the executor settles the pending ones, and `prompt_of` / `turns_of` read what a chain amounts to.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from branchpoint.lang.chat import Turn
+from branchpoint.lang.errors import BackendError, Origin, ProgramError
+from branchpoint.lang.stream import Replay
+from branchpoint.runtime.messages import Segment, Text
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from branchpoint.lang.context import RunContext
+
+__all__ = ["Entry", "Failure", "Pending", "Place", "RoleEntry", "Splice", "TextEntry", "prompt_of", "text_of", "turns_of", "walk"]
+
+
+class Place:
+    """Where in a run a state stands. `path` alternates fork number and branch number, `branch` has the branch numbers only."""
+
+    __slots__ = ("branch", "context", "parent", "path", "siblings", "tolerant")
+
+    def __init__(
+        self,
+        context: "RunContext",
+        parent: "Place | None" = None,
+        path: tuple[int, ...] = (),
+        branch: tuple[int, ...] = (),
+        siblings: int = 1,
+    ) -> None:
+        self.context = context
+        self.parent = parent
+        self.path = path
+        self.branch = branch
+        self.siblings = siblings
+        self.tolerant = False
+
+    def child(self, fork: int, number: int, siblings: int) -> "Place":
+        """The place of branch `number` of the state's fork `fork`."""
+        return Place(self.context, self, (*self.path, fork, number), (*self.branch, number), siblings)
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether the program said that this branch may fail."""
+        return self.tolerant or (self.parent is not None and self.parent.tolerated)
+
+
+class Failure:
+    """What a call failed with. `observed` once the program was told of it."""
+
+    def __init__(self, entry: "Pending", cause: BaseException) -> None:
+        self.entry = entry
+        self.cause = cause
+        self.observed = False
+
+    @property
+    def unseen(self) -> bool:
+        """Whether the program neither saw this nor said that it may happen."""
+        return not (self.observed or self.entry.place.tolerated)
+
+    def error(self) -> ProgramError:
+        """A new error to raise, the cause chained."""
+        self.observed = True
+        entry, cause = self.entry, self.cause
+        place = entry.place
+        where = f"{entry.origin}" + (f", branch {'.'.join(map(str, place.branch))}" if place.branch else "")
+        backend = cause if isinstance(cause, BackendError) else None
+        status = f"status {backend.status}: " if backend is not None and backend.status is not None else ""
+        error = ProgramError(
+            f"{entry.label} of program {place.context.program!r} failed ({where}): {status}{cause or type(cause).__name__}",
+            variable=entry.name,
+            program=place.context.program,
+            origin=entry.origin,
+            branch=place.branch,
+            status=backend.status if backend is not None else None,
+            body=backend.body if backend is not None else "",
+        )
+        error.__cause__ = cause
+        return error
+
+
+class Entry:
+    """One thing in a ledger, after `previous`."""
+
+    __slots__ = ("origin", "previous")
+
+    def __init__(self, previous: "Entry | None", origin: Origin) -> None:
+        self.previous = previous
+        self.origin = origin
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What it adds to the prompt, once it is settled."""
+        return ()
+
+
+class TextEntry(Entry):
+    """Constant text."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, previous: Entry | None, origin: Origin, text: str) -> None:
+        super().__init__(previous, origin)
+        self.text = text
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The text, in which no special token is looked for."""
+        return (Text(self.text),)
+
+
+class Pending(Entry):
+    """An entry that the executor settles, after `gate`, the nearest pending entry before it. `pieces` is its text as it comes."""
+
+    __slots__ = ("_lock", "_settled", "done", "failure", "gate", "pieces", "place", "rebase", "result", "task")
+
+    def __init__(self, previous: Entry | None, origin: Origin, place: Place, gate: "Pending | None") -> None:
+        super().__init__(previous, origin)
+        self.place = place
+        self.gate = gate
+        self.done: Future[None] = Future()
+        self.pieces: Replay[str] = Replay()
+        self.failure: Failure | None = None
+        self.rebase: tuple[Segment, ...] | None = None
+        self.result: tuple[Segment, ...] = ()
+        self.task: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()
+        self._settled = False
+
+    @property
+    def name(self) -> str | None:
+        """The variable that it sets."""
+        return None
+
+    @property
+    def label(self) -> str:
+        """How errors call it."""
+        return "a node"
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What came out."""
+        return self.result
+
+    def settle(self, failure: Failure | None) -> bool:
+        """Mark as done; False where it was already."""
+        with self._lock:
+            if self._settled:
+                return False
+            self._settled = True
+        self.failure = failure
+        self.pieces.end(failure.error if failure is not None else None)
+        self.gate = None
+        return True
+
+    def wait(self) -> None:
+        """Wait until it is settled. Raises ProgramError where it, or something before it, failed."""
+        if not self.done.done():
+            self.place.context.check_caller()
+        self.done.result()
+        self.check()
+
+    def check(self) -> None:
+        """Raise ProgramError where it is known to have failed."""
+        if self.failure is not None:
+            raise self.failure.error()
+
+
+class RoleEntry(Pending):
+    """Opens or closes a role; its text is the chat template's."""
+
+    __slots__ = ("opens", "role")
+
+    def __init__(
+        self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, role: str, opens: bool
+    ) -> None:
+        super().__init__(previous, origin, place, gate)
+        self.role = role
+        self.opens = opens
+
+    @property
+    def label(self) -> str:
+        """How errors call it."""
+        return f"The {'beginning' if self.opens else 'end'} of role {self.role!r}"
+
+
+class Splice(Pending):
+    """What the branches of a fork wrote, one after another; `tails` are their last entries, `base` the one they began from."""
+
+    __slots__ = ("base", "gates", "tails")
+
+    def __init__(
+        self,
+        previous: Entry | None,
+        origin: Origin,
+        place: Place,
+        gate: Pending | None,
+        *,
+        base: Entry | None,
+        tails: tuple[Entry | None, ...],
+        gates: tuple[Pending, ...],
+    ) -> None:
+        super().__init__(previous, origin, place, gate)
+        self.base = base
+        self.tails = tails
+        self.gates = gates
+
+
+def walk(tail: Entry | None, base: Entry | None = None) -> Iterator[Entry]:
+    """The entries after `base` up to `tail`, in order; a splice gives those of its branches."""
+    chain: list[Entry] = []
+    while tail is not None and tail is not base:
+        chain.append(tail)
+        tail = tail.previous
+    for entry in reversed(chain):
+        if isinstance(entry, Splice):
+            for branch in entry.tails:
+                yield from walk(branch, entry.base)
+        else:
+            yield entry
+
+
+def prompt_of(tail: Entry | None) -> tuple[Segment, ...]:
+    """The segments of a settled chain; neighbouring constant texts of a kind are one."""
+    segments: list[Segment] = []
+    for entry in walk(tail):
+        if isinstance(entry, Pending) and entry.rebase is not None:
+            segments = list(entry.rebase)
+            continue
+        for segment in entry.segments:
+            last = segments[-1] if segments else None
+            if isinstance(segment, Text) and isinstance(last, Text) and segment.special == last.special:
+                segments[-1] = Text(last.text + segment.text, segment.special)
+            else:
+                segments.append(segment)
+    return tuple(segments)
+
+
+def text_of(tail: Entry | None, base: Entry | None = None) -> str:
+    """The text that a settled chain adds after `base`."""
+    if base is None:
+        return "".join(segment.text for segment in prompt_of(tail))
+    return "".join(segment.text for entry in walk(tail, base) for segment in entry.segments)
+
+
+def turns_of(tail: Entry | None) -> tuple[Turn, ...]:
+    """The conversation of a settled chain; text outside roles is a turn without one. The last turn may still be open."""
+    turns: list[Turn] = []
+    is_open = False
+    for entry in walk(tail):
+        if isinstance(entry, RoleEntry):
+            is_open = entry.opens
+            if entry.opens:
+                turns.append(Turn(entry.role))
+        elif entry.segments:
+            if not is_open and (not turns or turns[-1].role is not None):
+                turns.append(Turn(None))
+            turns[-1] = Turn(turns[-1].role, turns[-1].content + entry.segments)
+    return tuple(turns)

@@ -1,0 +1,132 @@
+"""What may be asked of sampling, and where it is asked: at a `gen`, at a `run`, in a `RunConfig`. The nearer one wins.
+
+One list of names (`SamplingOptions`) serves all three; `sampling_params` turns the merged options into what travels.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict, Unpack, cast
+
+import msgspec
+
+from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.errors import ProgramMistake
+from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = ["Pick", "RunConfig", "SamplingOptions", "derive_seed", "merge", "option_names", "sampling_params"]
+
+Pick = int | Callable[[list[str]], int]
+"""Which of `n` samples the state goes on from: an index, or a function from the texts to one."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Options of a generation; what is left out comes from further out, or from `SamplingParams`.
+
+    `max_new_tokens` is another name of `max_tokens`. `return_logprob` reports each token's logprob, `top_logprobs_num` the best
+    alternatives too, `logprob_start_len` those of the prompt from that token on (-1: none). Texts of logprobs are always there.
+    """
+
+    max_tokens: int | None
+    max_new_tokens: int | None
+    min_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    n: int
+    logprobs: int | None
+    return_logprob: bool
+    top_logprobs_num: int
+    logprob_start_len: int
+    return_text_in_logprobs: bool
+
+
+class RunConfig:
+    """What holds for a whole run: sampling options, the backend, and how much happens at once.
+
+    `max_concurrency` is the one limit on calls that are in flight at the same time, over all programs of a batch.
+    `namespace` separates reuse: prefixes are shared only within one. Immutable. Raises InvalidRequest or ProgramMistake.
+    """
+
+    __slots__ = ("backend", "max_concurrency", "namespace", "options")
+
+    backend: Backend | None
+    namespace: str
+    max_concurrency: int
+    options: SamplingOptions
+
+    def __init__(
+        self,
+        *,
+        backend: Backend | None = None,
+        namespace: str = "",
+        max_concurrency: int = 256,
+        **options: Unpack[SamplingOptions],
+    ) -> None:
+        if max_concurrency < 1:
+            raise InvalidRequest(f"max_concurrency must be at least 1, got {max_concurrency}.", param="max_concurrency")
+        sampling_params(options)
+        for name, value in (("backend", backend), ("namespace", namespace), ("max_concurrency", max_concurrency)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "options", merge(options))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"A RunConfig is immutable; make a new one to change {name!r}.")
+
+
+def option_names() -> frozenset[str]:
+    """The names of sampling options."""
+    return frozenset(SamplingOptions.__annotations__)
+
+
+def merge(*layers: SamplingOptions) -> SamplingOptions:
+    """The layers laid over one another, the last wins; the caller's own lists and dicts aren't kept."""
+    merged: dict[str, object] = {}
+    for layer in layers:
+        given = dict(layer)
+        if "max_new_tokens" in given:
+            given.setdefault("max_tokens", given.pop("max_new_tokens"))
+        merged.update(given)
+    for name in ("stop", "stop_token_ids"):
+        if name in merged and not isinstance(merged[name], str):
+            merged[name] = tuple(cast(Sequence[object], merged[name]))
+    return cast(SamplingOptions, merged)
+
+
+def sampling_params(options: SamplingOptions) -> SamplingParams:
+    """What travels, from merged options. Raises ProgramMistake for unknown names, InvalidRequest naming a bad value."""
+    given: dict[str, object] = dict(merge(options))
+    for name in given.keys() - option_names():
+        raise ProgramMistake(f"{name!r} is not an option of sampling; known are {', '.join(sorted(option_names()))}.")
+    if isinstance(stop := given.get("stop"), str):
+        given["stop"] = (stop,)
+    if isinstance(bias := given.get("logit_bias"), Mapping):
+        given["logit_bias"] = tuple(sorted((int(token), float(value)) for token, value in bias.items()))
+    given.pop("return_text_in_logprobs", None)
+    top = given.pop("top_logprobs_num", 0)
+    start = given.pop("logprob_start_len", -1)
+    if given.pop("return_logprob", False):
+        given.setdefault("logprobs", top)
+        if isinstance(start, int) and start >= 0:
+            given |= {"prompt_logprobs": top, "prompt_logprobs_start": start}
+    try:
+        return msgspec.convert(given, SamplingParams)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InvalidRequest):
+            raise error.__cause__ from None
+        raise InvalidRequest(f"A sampling option has the wrong type: {error}.") from None
+
+
+def derive_seed(seed: int, *parts: object) -> int:
+    """A seed in [0, 2**63) that depends on `seed` and `parts` only, the same on every machine."""
+    text = "\x1f".join([str(seed), *map(str, parts)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,202 @@
+"""Programs: a Python function whose first parameter is the state, made by `@function`.
+
+`run` and its kin split what they are given into the program's arguments and the run's options, and hand a `Job` to the runner.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, Literal, cast, overload
+
+from typing_extensions import ParamSpec, TypeVar
+
+from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.defaults import find_backend
+from branchpoint.lang.errors import ProgramMistake
+from branchpoint.lang.options import RunConfig, SamplingOptions, merge, option_names, sampling_params
+from branchpoint.lang.run import Run
+from branchpoint.lang.runner import Job, run_async, run_here, run_streaming
+from branchpoint.lang.state import State
+
+__all__ = ["Program", "function"]
+
+P = ParamSpec("P")
+R = TypeVar("R", default=Any)
+Arguments = Mapping[str, object] | Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """What a call of `run` was given, told apart."""
+
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    config: RunConfig
+    options: SamplingOptions
+    backend: Backend | None
+    stream: bool
+
+
+class Program(Generic[R]):
+    """A program. Immutable; `run` it, or call it inside another program with that one's state first."""
+
+    def __init__(self, function: Callable[..., object], defaults: Mapping[str, object] | None = None) -> None:
+        parameters = list(inspect.signature(function).parameters.values())
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if not parameters or parameters[0].kind not in positional:
+            name = getattr(function, "__name__", "it")
+            raise ProgramMistake(f"A program is a function whose first parameter is its state; write def {name}(s, ...).")
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._defaults = dict(defaults or {})
+        self._signature = inspect.Signature(parameters[1:])
+        self.asynchronous = inspect.iscoroutinefunction(function)
+        self.name: str = getattr(function, "__name__", "program")
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}{self._signature}>"
+
+    def __call__(self, s: State, *args: object, **kwargs: object) -> R:
+        """Run inline on `s`, a state of another program, and give the value (of an `async def` program: something to await)."""
+        if not isinstance(s, State):
+            raise ProgramMistake(
+                f"Inside a program call {self.name}(s, ...) with its state first; elsewhere {self.name}.run(...)."
+            )
+        bound = self._bind(args, {**self._defaults, **kwargs})
+        return cast(R, self._function(s, *bound.args, **bound.kwargs))
+
+    def bind(self, **defaults: object) -> "Program[R]":
+        """The same program with these arguments as defaults; what a call gives wins."""
+        for name in defaults:
+            if not self._takes(name):
+                raise ProgramMistake(f"Program {self.name} has no parameter {name!r}; it is {self.name}{self._signature}.")
+        return Program(self._function, {**self._defaults, **defaults})
+
+    def run(self, *args: object, **given: Any) -> Run[R]:
+        """Run the program and give the finished run; what failed is raised.
+
+        `given` are the program's arguments, then `backend=`, `config=RunConfig(...)`, `stream=` and sampling options: where a
+        parameter of the program has such a name, it is the program's, and the option goes into `config`. With `stream=True` the
+        run is given at once, while the function runs in a thread. Raises ProgramError, and whatever the function raises.
+        """
+        split = self._split(args, given)
+        job, backend = self._job(split, split.args, split.kwargs)
+        return run_streaming(job, backend) if split.stream else run_here(job, backend)
+
+    def stream(self, *args: object, **given: Any) -> Run[R]:
+        """`run(..., stream=True)`."""
+        split = self._split(args, given)
+        return run_streaming(*self._job(split, split.args, split.kwargs))
+
+    async def arun(self, *args: object, **given: Any) -> Run[R]:
+        """As `run`, in the caller's event loop. A program that isn't `async def` runs in a thread meanwhile."""
+        split = self._split(args, given)
+        job, backend = self._job(split, split.args, split.kwargs)
+        return run_streaming(job, backend) if split.stream else await run_async(job, backend)
+
+    @overload
+    def run_batch(
+        self,
+        batch: Iterable[Arguments],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        on_error: Literal["raise"] = "raise",
+        progress_bar: bool = False,
+        **given: Any,
+    ) -> list[Run[R]]: ...
+    @overload
+    def run_batch(
+        self,
+        batch: Iterable[Arguments],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        on_error: Literal["return"],
+        progress_bar: bool = False,
+        **given: Any,
+    ) -> list[Run[R] | Exception]: ...
+    def run_batch(
+        self,
+        batch: Iterable[Arguments],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        on_error: Literal["raise", "return"] = "raise",
+        progress_bar: bool = False,
+        **given: Any,
+    ) -> list[Run[R]] | list[Run[R] | Exception]:
+        """Run the program once for each of `batch` (dicts of arguments, or tuples of them), and give the runs in order.
+
+        User code runs in at most `num_threads` threads ("auto": 64), `RunConfig(max_concurrency=)` calls at most are in flight.
+        A failed program leaves the others alone: its exception takes its place (`on_error="return"`), or is raised after all
+        are done. `given` are a backend, a config and sampling options.
+        """
+        from branchpoint.lang.batch import collect
+
+        jobs, backend = self._jobs(batch, given)
+        return collect(jobs, backend, num_threads=num_threads, on_error=on_error, progress_bar=progress_bar)
+
+    def iter_batch(
+        self, batch: Iterable[Arguments], *, num_threads: int | Literal["auto"] = "auto", progress_bar: bool = False, **given: Any
+    ) -> Iterator[tuple[int, Run[R] | Exception]]:
+        """As `run_batch(on_error="return")`, giving `(index, run)` as each is done. Closing the iterator aborts the rest."""
+        from branchpoint.lang.batch import as_completed
+
+        jobs, backend = self._jobs(batch, given)
+        return as_completed(jobs, backend, num_threads=num_threads, progress_bar=progress_bar)
+
+    def _takes(self, name: str) -> bool:
+        keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameter = self._signature.parameters.get(name)
+        return parameter is not None and parameter.kind in keyword
+
+    def _split(self, args: tuple[object, ...], given: Mapping[str, object]) -> _Split:
+        kwargs = {name: value for name, value in given.items() if self._takes(name)}
+        rest = {name: value for name, value in given.items() if name not in kwargs}
+        config = rest.pop("config", None) or RunConfig()
+        backend, stream = rest.pop("backend", None), bool(rest.pop("stream", False))
+        if not isinstance(config, RunConfig):
+            raise ProgramMistake(f"config must be a RunConfig, got {type(config).__name__}.")
+        options = {name: rest.pop(name) for name in option_names() & rest.keys()}
+        if rest and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in self._signature.parameters.values()):
+            raise ProgramMistake(
+                f"{next(iter(rest))!r} is neither a parameter of {self.name}{self._signature} nor an option of a run; "
+                f"options are backend, config, stream, {', '.join(sorted(option_names()))}."
+            )
+        merged = merge(config.options, cast(SamplingOptions, options))
+        sampling_params(merged)
+        return _Split(args, kwargs | rest, config, merged, cast(Backend | None, backend), stream)
+
+    def _job(self, split: _Split, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Job, Backend]:
+        bound = self._bind(args, {**self._defaults, **kwargs})
+        config, function = split.config, self._function
+
+        def body(state: State) -> object:
+            return function(state, *bound.args, **bound.kwargs)
+
+        job = Job(self.name, body, self.asynchronous, split.options, config.namespace, config.max_concurrency)
+        return job, find_backend(split.backend or config.backend)
+
+    def _jobs(self, batch: Iterable[Arguments], given: Mapping[str, object]) -> tuple[list[Job], Backend]:
+        split = self._split((), given)
+        jobs = list[Job]()
+        for item in batch:
+            if isinstance(item, Mapping):
+                jobs.append(self._job(split, (), {**split.kwargs, **item})[0])
+            elif isinstance(item, Sequence) and not isinstance(item, str):
+                jobs.append(self._job(split, tuple(item), split.kwargs)[0])
+            else:
+                raise ProgramMistake(f"run_batch takes a dict or a tuple of arguments for each run, got {item!r:.80}.")
+        return jobs, find_backend(split.backend or split.config.backend)
+
+    def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
+        taken = list(self._signature.parameters)[: len(args)]
+        given = {name: value for name, value in kwargs.items() if not (name in taken and name in self._defaults)}
+        try:
+            return self._signature.bind(*args, **given)
+        except TypeError as error:
+            raise ProgramMistake(f"Program {self.name}{self._signature}: {error}.") from None
+
+
+def function(function: Callable[Concatenate[State, P], R]) -> Program[R]:
+    """Make a program of a function whose first parameter is its state; it may be `async def`. Use it as a decorator."""
+    return Program(function)

@@ -1,0 +1,94 @@
+"""What a call gave: its samples, and the `Meta` that `s.meta("x")` shows.
+
+The executor fills these when a call ends; nothing here changes afterwards.
+"""
+
+from dataclasses import asdict, dataclass
+
+from branchpoint.runtime.messages import FinishReason, TokenLogprob, Usage
+
+__all__ = ["Meta", "OptionMeta", "SampleMeta"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMeta:
+    """One sample: its text and token ids, why it ended, and what was reported of its tokens.
+
+    `stop` is the string or token id that ended it, None for the model's own end token or a length.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    finish_reason: FinishReason = "stop"
+    stop: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    narrowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OptionMeta:
+    """One option of a select: its tokens' natural-log probabilities, its score, and its normalised probability."""
+
+    text: str
+    logprobs: tuple[float, ...]
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is known of a call besides its value. The fields of the sample that the state went on from are here directly.
+
+    `choices` and `method` are a select's. `seconds` is the time from the request to its end, `seed` the one that was used.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    stop: str | int | None
+    logprobs: tuple[TokenLogprob, ...]
+    narrowed: tuple[str, ...]
+    samples: tuple[SampleMeta, ...]
+    usage: Usage
+    seconds: float
+    seed: int | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    choices: tuple[OptionMeta, ...] = ()
+    method: str | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.usage.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt whose KV was there already."""
+        return self.usage.cached_tokens
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that came out, over all samples."""
+        return self.usage.completion_tokens
+
+    @property
+    def forced_tokens(self) -> int:
+        """Tokens that the grammar left no choice about."""
+        return self.usage.forced_tokens
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens that were proposed before they were verified."""
+        return self.usage.drafted_tokens
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Drafted tokens that held."""
+        return self.usage.accepted_tokens
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything as a dictionary."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("samples", "choices", "usage")}
+        counts = {name: getattr(self.usage, name) for name in self.usage.__struct_fields__}
+        samples = [asdict(sample) for sample in self.samples]
+        return fields | counts | {"samples": samples, "choices": [asdict(option) for option in self.choices]}

@@ -1,0 +1,134 @@
+"""A run of a program: what it returned, its variables and text, its streams, and what it cost.
+
+Made by `Program.run`; a streaming one is handed out while its function still runs, and reading its values waits.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from branchpoint.lang.context import RunContext
+from branchpoint.lang.report import Report
+from branchpoint.lang.result import Meta
+from branchpoint.lang.state import State
+from branchpoint.lang.stream import Reader, Replay
+
+__all__ = ["Branch", "Run"]
+
+R = TypeVar("R", default=Any)
+Branch = tuple[int, ...]
+"""The way of forks to a state: the branch number at each fork, () for the program's own state."""
+
+
+class Run(Generic[R]):
+    """One run of one program. `run["x"]`, `text()`, `messages()`, `value` wait for its end and raise what failed."""
+
+    def __init__(self, context: RunContext, state: State, outcome: "Future[R]", clock: Callable[[], float]) -> None:
+        self._context = context
+        self._state = state
+        self._outcome = outcome
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        how = "running" if not self._outcome.done() else "failed" if self._outcome.exception() is not None else "done"
+        return f"<Run of {self._context.program!r}, {how}, variables {list(self._state.variables())}>"
+
+    @property
+    def value(self) -> R:
+        """What the function returned."""
+        return self._outcome.result()
+
+    @property
+    def ret_value(self) -> R:
+        """`value` by its other name."""
+        return self.value
+
+    @property
+    def state(self) -> State:
+        """The program's own state. While the run goes on, its variables can be read as they come."""
+        return self._state
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """All states, forks too, in the order in which they were made."""
+        return self._context.states
+
+    @property
+    def seed(self) -> int:
+        """The seed that every call's seed was derived from."""
+        return self._context.seed
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self._outcome.done()
+
+    def wait(self) -> "Run[R]":
+        """Wait for the end. Raises what failed."""
+        self._outcome.result()
+        return self
+
+    def cancel(self) -> None:
+        """Abort what still runs; the run fails."""
+        self._context.cancel()
+
+    def __getitem__(self, name: str) -> Any:
+        self.wait()
+        return self._state[name]
+
+    def __contains__(self, name: str) -> bool:
+        self.wait()
+        return name in self._state
+
+    def variables(self) -> tuple[str, ...]:
+        """The names that the program set."""
+        self.wait()
+        return self._state.variables()
+
+    def meta(self, name: str) -> Meta:
+        """What is known of the call that set `name`."""
+        self.wait()
+        return self._state.meta(name)
+
+    def get_meta_info(self, name: str) -> dict[str, object]:
+        """`meta(name)` as a dictionary."""
+        return self.meta(name).as_dict()
+
+    def text(self) -> str:
+        """The whole text of the program's own state."""
+        self.wait()
+        return self._state.text()
+
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation of the program's own state."""
+        self.wait()
+        return self._state.messages()
+
+    def text_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
+        """The text of `name` (None: the whole text) as it comes. `cancel`: closing the only reader aborts the request."""
+        return self._state.text_iter(name, cancel=cancel)
+
+    def text_async_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
+        """As `text_iter`, for `async for`."""
+        return self._state.text_async_iter(name, cancel=cancel)
+
+    def branches_iter(self) -> Reader[tuple[Branch, str]]:
+        """The text that each state adds, tagged with its branch, in the order in which it came (run with `stream=True`).
+
+        A run without `stream=True` gives state after state. Iterate with `for` or `async for`.
+        """
+        replay = self._context.branches
+        if replay is None:
+            self.wait()
+            replay = Replay()
+            for state in self.states:
+                for piece in state.own_pieces():
+                    replay.put((state.branch, piece))
+            replay.end()
+        return Reader(iter(replay), aiter(replay), lambda: None)
+
+    def report(self) -> Report:
+        """What was spent so far, by source line and in all; `print` it for a table."""
+        return Report(self._context.program, self._context.seed, self._clock(), self._context.records)

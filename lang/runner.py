@@ -1,0 +1,188 @@
+"""Runs a program's function on a fresh state, in this thread, in an event loop, or in a thread of its own.
+
+However the function ends, nothing is left open: what still runs is aborted, streams end, the dispatcher is let go.
+"""
+
+import asyncio
+import contextvars
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, cast
+
+from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.context import RunContext
+from branchpoint.lang.executor import Executor
+from branchpoint.lang.ledger import Place
+from branchpoint.lang.options import SamplingOptions
+from branchpoint.lang.run import Run
+from branchpoint.lang.state import State
+
+__all__ = ["Job", "current_backend", "run_async", "run_here", "run_streaming"]
+
+_BACKEND: contextvars.ContextVar[Backend] = contextvars.ContextVar("branchpoint_backend")
+
+
+def current_backend() -> Backend | None:
+    """The backend of the program that is running here, None outside of programs."""
+    return _BACKEND.get(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program bound to arguments and options: `body(state)` is its function; if `asynchronous`, what it gives is awaited."""
+
+    name: str
+    body: Callable[[State], object]
+    asynchronous: bool
+    options: SamplingOptions
+    namespace: str
+    max_concurrency: int
+
+
+class _Session:
+    """One job under way."""
+
+    def __init__(self, job: Job, executor: Executor, *, streams: bool = False) -> None:
+        seed = job.options.get("seed")
+        options = cast(SamplingOptions, {name: value for name, value in job.options.items() if name != "seed"})
+        self.job = job
+        self.executor = executor
+        self.context = RunContext(
+            executor,
+            job.name,
+            seed=seed if seed is not None else secrets.randbits(63),
+            options=options,
+            namespace=job.namespace,
+            streams=streams,
+        )
+        self.state = State(Place(self.context))
+        self.outcome: Future[Any] = Future()
+        self._begin = time.perf_counter()
+        self._end: float | None = None
+        self.run: Run[Any] = Run(self.context, self.state, self.outcome, self.clock)
+
+    def clock(self) -> float:
+        """Seconds since the run began, or that it took."""
+        return (self._end or time.perf_counter()) - self._begin
+
+    def call(self) -> object:
+        """Run the function in this thread and wait for its calls. Raises what failed."""
+        token = _BACKEND.set(self.executor.backend)
+        try:
+            value = self.job.body(self.state)
+            if self.job.asynchronous:
+                value = _in_new_loop(cast(Awaitable[object], value))
+            self.context.watch(stops_early=True).result()
+        finally:
+            _BACKEND.reset(token)
+        self.context.check()
+        return value
+
+    async def acall(self) -> object:
+        """As `call`, in the caller's event loop."""
+        token = _BACKEND.set(self.executor.backend)
+        try:
+            value = self.job.body(self.state)
+            if self.job.asynchronous:
+                value = await cast(Awaitable[object], value)
+            await asyncio.wrap_future(self.context.watch(stops_early=True))
+        finally:
+            _BACKEND.reset(token)
+        self.context.check()
+        return value
+
+    def finish(self, error: BaseException | None) -> None:
+        """Abort what is open, wait until it is gone, and end the streams."""
+        self.context.close()
+        self.context.watch(stops_early=False).result()
+        self._end = time.perf_counter()
+        self.context.end(error)
+        if (branches := self.context.branches) is not None:
+            self.executor.dispatcher.run(self.executor.pumped(self.context))
+            branches.end((lambda: error) if error is not None else None)
+
+    def publish(self, value: object, error: BaseException | None) -> Run[Any]:
+        """Set the outcome, the last thing of a run."""
+        if error is None:
+            self.outcome.set_result(value)
+        else:
+            self.outcome.set_exception(error)
+        return self.run
+
+
+def _in_new_loop(awaitable: Awaitable[object]) -> object:
+    """Run an `async def` program from plain code: in a loop and a thread of its own, as this one may have a running loop."""
+
+    async def main() -> object:
+        return await awaitable
+
+    return _in_thread(lambda: asyncio.run(main())).result()
+
+
+def _in_thread(work: Callable[[], object]) -> "Future[object]":
+    future: Future[object] = Future()
+    context = contextvars.copy_context()
+
+    def body() -> None:
+        try:
+            future.set_result(context.run(work))
+        except BaseException as error:  # noqa: BLE001  # the thread's boundary: the one who waits gets it
+            future.set_exception(error)
+
+    threading.Thread(target=body, name="branchpoint-program", daemon=True).start()
+    return future
+
+
+def run_here(job: Job, backend: Backend, executor: Executor | None = None) -> Run[Any]:
+    """Run in this thread, with the executor of a batch or one of its own. Raises what failed."""
+    with ExitStack() as stack:
+        executor = executor or stack.enter_context(Executor(backend, max_concurrency=job.max_concurrency))
+        session = _Session(job, executor)
+        try:
+            value = session.call()
+        except BaseException as error:
+            session.finish(error)
+            raise
+        session.finish(None)
+        return session.publish(value, None)
+
+
+async def run_async(job: Job, backend: Backend) -> Run[Any]:
+    """Run in the caller's event loop; a plain function runs in a thread meanwhile. Raises what failed."""
+    if not job.asynchronous:
+        return cast(Run[Any], await asyncio.wrap_future(_in_thread(lambda: run_here(job, backend))))
+    with Executor(backend, max_concurrency=job.max_concurrency) as executor:
+        session = _Session(job, executor)
+        try:
+            value = await session.acall()
+        except BaseException as error:
+            session.finish(error)
+            raise
+        session.finish(None)
+        return session.publish(value, None)
+
+
+def run_streaming(job: Job, backend: Backend) -> Run[Any]:
+    """Begin to run in a thread of its own, and give the run at once. What fails is raised by reading it."""
+    executor = Executor(backend, max_concurrency=job.max_concurrency)
+    executor.__enter__()
+    session = _Session(job, executor, streams=True)
+
+    def work() -> None:
+        value, failure = None, None
+        with ExitStack() as stack:
+            stack.push(executor)
+            try:
+                value = session.call()
+            except BaseException as error:  # noqa: BLE001  # the thread's boundary: whoever reads the run gets it
+                failure = error
+            session.finish(failure)
+        session.publish(value, failure)
+
+    _in_thread(work)
+    return session.run

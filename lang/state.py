@@ -1,0 +1,248 @@
+"""The state of a program: what a user adds to with `+=`, reads from, and forks.
+
+Adding never waits: it appends to the ledger, and the executor performs it when what comes before is there. Reading waits.
+One state is used by one thread at a time; its forks are states of their own.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
+from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, flatten, role
+from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry, text_of, turns_of
+from branchpoint.lang.pieces import Log, pieces, read_text, read_variable
+from branchpoint.lang.result import Meta
+from branchpoint.lang.scopes import RoleScope, TextScope
+from branchpoint.lang.stream import Reader, Replay
+from branchpoint.lang.variables import CallEntry, Fixed, Variable
+
+if TYPE_CHECKING:
+    from branchpoint.lang.fork import Fork
+
+__all__ = ["State", "caller"]
+
+
+def caller() -> Origin:
+    """The line of the program that called into this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("branchpoint."):
+        frame = frame.f_back
+    return Origin(frame.f_code.co_filename, frame.f_lineno)
+
+
+class State:
+    """A ledger of text and calls, with the variables that they set. Made by a run, or by forking another."""
+
+    def __init__(self, place: Place, parent: "State | None" = None) -> None:
+        self.place = place
+        self.parent = parent
+        self.log: Log = Replay()
+        self._base = parent._tail if parent is not None else None
+        self._tail: Entry | None = self._base
+        self._gate: Pending | None = parent._gate if parent is not None else None
+        self._role: str | None = parent._role if parent is not None else None
+        self._variables: dict[str, Variable] = dict(parent._variables) if parent is not None else {}
+        self.own: dict[str, Variable] = {}  # what this state set itself, not its parent
+        self._calls = 0
+        self._forks = 0
+        place.context.enter(self)
+
+    def __repr__(self) -> str:
+        return f"<State of {self.place.context.program!r}, branch {self.branch}, variables {list(self._variables)}>"
+
+    @property
+    def branch(self) -> tuple[int, ...]:
+        """The way of forks to this state: the branch number at each fork, () for the program's own state."""
+        return self.place.branch
+
+    # adding
+
+    def __iadd__(self, expression: ExprLike) -> Self:
+        leaves = tuple(flatten(expression))
+        self._check_roles(leaves)
+        self._check_alive()
+        origin = caller()
+        for leaf in leaves:
+            self._append(leaf, origin)
+        return self
+
+    def _check_roles(self, leaves: tuple[Leaf, ...]) -> None:
+        current = self._role
+        for leaf in leaves:
+            if isinstance(leaf, RoleBegin):
+                if current is not None:
+                    raise ProgramMistake(f"Role {leaf.role!r} begins while {current!r} is open; close that one first.")
+                current = leaf.role
+            elif isinstance(leaf, RoleEnd):
+                if current != leaf.role:
+                    raise ProgramMistake(f"Role {leaf.role!r} ends, but {current or 'no role'!r} is open.")
+                current = None
+
+    def _check_alive(self) -> None:
+        self.place.context.check_open()
+        if self._gate is not None:
+            self._gate.check()
+
+    def _append(self, leaf: Leaf, origin: Origin) -> None:
+        match leaf:
+            case Literal(text):
+                self._tail = TextEntry(self._tail, origin, text)
+                self.log.put(self._tail)
+            case RoleBegin(name) | RoleEnd(name):
+                opens = isinstance(leaf, RoleBegin)
+                self._role = name if opens else None
+                self._submit(RoleEntry(self._tail, origin, self.place, self._gate, role=name, opens=opens))
+            case Gen() | Select():
+                entry = CallEntry(self._tail, origin, self.place, self._gate, expr=leaf, index=self._calls)
+                self._calls += 1
+                self._submit(entry)
+                if leaf.name is not None:
+                    self.bind(leaf.name, entry)
+
+    def _submit(self, entry: Pending) -> None:
+        self.place.context.submit(entry)
+        self._tail = self._gate = entry
+        self.log.put(entry)
+
+    def here(self) -> tuple[Entry | None, Pending | None]:
+        """The last entry, and the last that has to be waited for."""
+        return self._tail, self._gate
+
+    def bind(self, name: str, variable: Variable) -> None:
+        """Let `name` stand for `variable` from here on."""
+        self._variables[name] = self.own[name] = variable
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self.bind(name, Fixed(name, value))
+
+    # reading
+
+    def _find(self, name: str) -> Variable:
+        try:
+            return self._variables[name]
+        except KeyError:
+            if self._gate is not None and self._gate.done.done():
+                self._gate.check()  # a line that failed may be why it is missing
+            known = ", ".join(map(repr, self._variables)) or "none"
+            raise UnknownVariable(f"The state has no variable {name!r}; it has {known}.") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._find(name).read()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._variables
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of `name`, or `default` where no line sets it."""
+        return self._find(name).read() if name in self._variables else default
+
+    def variables(self) -> tuple[str, ...]:
+        """The names that are set, in the order in which they first were."""
+        return tuple(self._variables)
+
+    def meta(self, name: str) -> Meta:
+        """What is known of the call that set `name`: finish reason, counts, logprobs, choices."""
+        return self._find(name).meta()
+
+    def get_meta_info(self, name: str) -> dict[str, object]:
+        """`meta(name)` as a dictionary."""
+        return self.meta(name).as_dict()
+
+    def sync(self) -> None:
+        """Wait until everything added so far is there."""
+        if self._gate is not None:
+            self._gate.wait()
+
+    def error(self) -> ProgramError | None:
+        """What the state failed with, None where nothing did. Waits, and counts as having seen it."""
+        try:
+            self.sync()
+        except ProgramError as error:
+            return error
+        return None
+
+    def text(self) -> str:
+        """The whole text, the chat template's own included."""
+        self.sync()
+        return text_of(self._tail)
+
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation: `role` and `content` of each message; text outside roles isn't in it."""
+        self.sync()
+        return [
+            {"role": turn.role, "content": "".join(segment.text for segment in turn.content)}
+            for turn in turns_of(self._tail)
+            if turn.role is not None
+        ]
+
+    def text_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
+        """The text of `name` (None: the whole text) as it comes. `cancel`: closing the only reader aborts the request."""
+        context = self.place.context
+        if name is None:
+            return read_text(self.log, self._base, context.cancel if cancel else None)
+        return read_variable(self.log, self._base, name, context.abort if cancel else None)
+
+    def own_pieces(self) -> Iterator[str]:
+        """The text that this state added to its parent's, as it comes."""
+        return pieces(self.log)
+
+    def text_async_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
+        """As `text_iter`, for `async for`."""
+        return self.text_iter(name, cancel=cancel)
+
+    # structure
+
+    def fork(self, size: int = 1) -> "Fork":
+        """`size` states that go on from here, each on its own. Nothing waits and nothing is copied."""
+        from branchpoint.lang.fork import Fork
+
+        if not isinstance(size, int) or size < 1:
+            raise ProgramMistake(f"fork needs a number of branches of at least 1, got {size!r}.")
+        self._check_alive()
+        return Fork(self, self._children(size, State))
+
+    def copy(self) -> "State":
+        """One state that goes on from here. As a context manager, its variables come back as they are."""
+        from branchpoint.lang.fork import Copy
+
+        self._check_alive()
+        (child,) = self._children(1, lambda place, parent: Copy(place, parent))
+        return child
+
+    def _children(self, size: int, make: "Callable[[Place, State], State]") -> tuple["State", ...]:
+        fork, self._forks = self._forks, self._forks + 1
+        return tuple(make(self.place.child(fork, number, size), self) for number in range(size))
+
+    def splice(self, branches: "tuple[State, ...]") -> None:
+        """Add the text that these branches of one fork added, one after another."""
+        self._check_alive()
+        gates = tuple(branch._gate for branch in branches if branch._gate is not None)
+        tails = tuple(branch._tail for branch in branches)
+        base = branches[0]._base
+        self._submit(Splice(self._tail, caller(), self.place, self._gate, base=base, tails=tails, gates=gates))
+
+    def var_scope(self, name: str) -> TextScope:
+        """`with s.var_scope("x"):` binds `x` to the text that is added inside."""
+        return TextScope(self, name)
+
+    def system(self, expression: ExprLike | None = None) -> RoleScope:
+        """A system message: add `expression`, or what is added inside `with`."""
+        return self._scoped("system", expression)
+
+    def user(self, expression: ExprLike | None = None) -> RoleScope:
+        """A user's message: add `expression`, or what is added inside `with`."""
+        return self._scoped("user", expression)
+
+    def assistant(self, expression: ExprLike | None = None) -> RoleScope:
+        """The model's message: add `expression`, or what is added inside `with`."""
+        return self._scoped("assistant", expression)
+
+    def tool(self, expression: ExprLike | None = None) -> RoleScope:
+        """A tool's answer: add `expression`, or what is added inside `with`."""
+        return self._scoped("tool", expression)
+
+    def _scoped(self, name: str, expression: ExprLike | None) -> RoleScope:
+        if expression is not None:
+            self += role(name, expression)
+        return RoleScope(self, name)

@@ -1,0 +1,154 @@
+"""Replayable streams: what is put in is read in order by any number of readers, slow or late, threads or event loops.
+
+Calls put their text here while they run; `State.text_iter` and `Run.branches_iter` read it. Waiting costs no CPU.
+"""
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["Reader", "Replay"]
+
+T = TypeVar("T")
+
+
+class Replay(Generic[T]):
+    """An append-only sequence with an explicit end. `end(error)` makes every reader raise `error()` once it has read all."""
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._changed = threading.Condition()
+        self._sleepers: set[Callable[[], object]] = set()
+        self._ended = False
+        self._error: Callable[[], BaseException] | None = None
+        self._readers = 0
+
+    def enter(self) -> None:
+        """Count a reader in."""
+        with self._changed:
+            self._readers += 1
+
+    def leave(self) -> bool:
+        """Count a reader out; whether it was the last one, and more would have come."""
+        with self._changed:
+            self._readers -= 1
+            return self._readers == 0 and not self._ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended
+
+    def put(self, item: T) -> None:
+        """Append; what comes after the end is dropped."""
+        with self._changed:
+            if not self._ended:
+                self._items.append(item)
+                self._wake()
+
+    def end(self, error: Callable[[], BaseException] | None = None) -> None:
+        """Let nothing more come. Only the first call counts."""
+        with self._changed:
+            if not self._ended:
+                self._ended, self._error = True, error
+                self._wake()
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        for wake in self._sleepers:
+            with contextlib.suppress(RuntimeError):  # the loop of that reader is closed: nobody waits there
+                wake()
+        self._sleepers.clear()
+
+    def _after(self, position: int) -> list[T] | None:
+        """What lies after `position`, None at the end; called with the lock held. Raises what the stream ended with."""
+        if position < len(self._items):
+            return self._items[position:]
+        if self._ended and self._error is not None:
+            raise self._error()
+        return None if self._ended else []
+
+    def __iter__(self) -> Iterator[T]:
+        position = 0
+        while True:
+            with self._changed:
+                while (batch := self._after(position)) == []:
+                    self._changed.wait()
+            if batch is None:
+                return
+            position += len(batch)
+            yield from batch
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        position = 0
+        while True:
+            changed = asyncio.Event()
+            with self._changed:
+                batch = self._after(position)
+                if batch == []:
+                    loop = asyncio.get_running_loop()
+                    wake = functools.partial(loop.call_soon_threadsafe, changed.set)
+                    self._sleepers.add(wake)
+            if batch is None:
+                return
+            if not batch:
+                try:
+                    await changed.wait()
+                finally:
+                    with self._changed:
+                        self._sleepers.discard(wake)
+                continue
+            position += len(batch)
+            for item in batch:
+                yield item
+
+
+class Reader(Generic[T]):
+    """One reader of a stream, in threads (`for`) or event loops (`async for`); a context manager that closes it."""
+
+    def __init__(self, items: Iterator[T], async_items: AsyncIterator[T], on_close: Callable[[], None]) -> None:
+        self._items = items
+        self._async_items = async_items
+        self._on_close = on_close
+        self._closed = False
+
+    def __iter__(self) -> "Reader[T]":
+        return self
+
+    def __next__(self) -> T:
+        if self._closed:
+            raise StopIteration
+        return next(self._items)
+
+    def __aiter__(self) -> "Reader[T]":
+        return self
+
+    async def __anext__(self) -> T:
+        if self._closed:
+            raise StopAsyncIteration
+        return await anext(self._async_items)
+
+    def close(self) -> None:
+        """Stop reading; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._on_close()
+
+    def __enter__(self) -> "Reader[T]":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """Stop reading, in an event loop."""
+        self.close()
+
+    async def __aenter__(self) -> "Reader[T]":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,154 @@
+"""What a name in a state stands for: a call, a value that was set, what the branches of a fork hold, a stretch of text.
+
+A state binds names to these in program order; reading one waits for what it needs and raises what failed.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from branchpoint.lang.errors import Incomplete, Origin, ProgramError, ProgramMistake
+from branchpoint.lang.expr import Gen, Select
+from branchpoint.lang.ledger import Entry, Pending, Place, text_of
+from branchpoint.lang.result import Meta, SampleMeta
+
+__all__ = ["CallEntry", "Fixed", "Joined", "Scope", "Variable"]
+
+
+class Variable(Protocol):
+    """Something that a name is bound to."""
+
+    def read(self) -> object:
+        """The value. Waits; raises ProgramError or Incomplete."""
+
+    def meta(self) -> Meta:
+        """What is known besides the value. Waits; raises ProgramError, or ProgramMistake where no call made the value."""
+
+
+class CallEntry(Pending):
+    """A `gen` or `select` in the ledger; `index` counts the calls of its state."""
+
+    __slots__ = ("_meta", "_values", "expr", "index")
+
+    def __init__(
+        self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, expr: Gen | Select, index: int
+    ) -> None:
+        super().__init__(previous, origin, place, gate)
+        self.expr = expr
+        self.index = index
+        self._meta: Meta | None = None
+        self._values: list[object] | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The variable that it sets."""
+        return self.expr.name
+
+    @property
+    def label(self) -> str:
+        """How errors call it."""
+        kind = "select" if isinstance(self.expr, Select) else "gen"
+        return f"{kind} {self.name!r}" if self.name else f"An unnamed {kind}"
+
+    def finish(self, meta: Meta) -> None:
+        """Keep what came out; called once, before the entry is settled."""
+        self._meta = meta
+
+    def meta(self) -> Meta:
+        """What is known of the call."""
+        self.wait()
+        if self._meta is None:
+            raise ProgramError(f"{self.label} ended without a result.", variable=self.name, origin=self.origin)
+        return self._meta
+
+    def read(self) -> object:
+        """The value, or a list of them where several samples were asked for."""
+        meta = self.meta()
+        if isinstance(self.expr, Select):
+            return meta.text
+        if self._values is None:
+            self._values = [self._value(self.expr, sample) for sample in meta.samples]
+        return list(self._values) if len(self._values) > 1 else self._values[0]
+
+    def _value(self, expr: Gen, sample: SampleMeta) -> object:
+        if expr.constraint is not None and sample.finish_reason != "stop":
+            raise Incomplete(
+                f"{self.label} ({self.origin}) was cut (finish reason {sample.finish_reason!r}) before its value was whole; "
+                f"allow more max_tokens. So far: {sample.text[:200]!r}",
+                variable=self.name,
+                partial=sample.text,
+            )
+        if expr.output is None:
+            return sample.text
+        try:
+            return expr.output.parse(sample.text)
+        except ValueError as error:
+            raise ProgramError(
+                f"{self.label} ({self.origin}) gave text that isn't a {expr.output.name}: {sample.text[:200]!r}",
+                variable=self.name,
+                program=self.place.context.program,
+                origin=self.origin,
+                branch=self.place.branch,
+            ) from error
+
+
+class Fixed:
+    """A value that the program set."""
+
+    def __init__(self, name: str, value: object) -> None:
+        self._name = name
+        self._value = value
+
+    def read(self) -> object:
+        """The value."""
+        return self._value
+
+    def meta(self) -> Meta:
+        """There is none."""
+        raise ProgramMistake(f"Variable {self._name!r} was set by the program; only gen and select have metadata.")
+
+
+class Joined:
+    """A variable of the branches of a fork, in their order; None where a branch hasn't set it."""
+
+    def __init__(self, name: str, variables: Sequence[Variable | None], on_error: Literal["raise", "return"]) -> None:
+        self._name = name
+        self._variables = tuple(variables)
+        self._on_error = on_error
+
+    def read(self) -> object:
+        """The list of values."""
+        return [self._one(variable) for variable in self._variables]
+
+    def _one(self, variable: Variable | None) -> object:
+        if variable is None:
+            return None
+        try:
+            return variable.read()
+        except (ProgramError, Incomplete) as error:
+            if self._on_error == "raise":
+                raise
+            return error
+
+    def meta(self) -> Meta:
+        """There is one for each branch."""
+        raise ProgramMistake(f"Variable {self._name!r} was joined from a fork; read the metadata of each branch.")
+
+
+class Scope:
+    """The text that a ledger holds after `base`, up to `tail`."""
+
+    def __init__(self, name: str, base: Entry | None, tail: Entry | None, gate: Pending | None) -> None:
+        self._name = name
+        self._base = base
+        self._tail = tail
+        self._gate = gate
+
+    def read(self) -> object:
+        """The text."""
+        if self._gate is not None:
+            self._gate.wait()
+        return text_of(self._tail, self._base)
+
+    def meta(self) -> Meta:
+        """There is none."""
+        raise ProgramMistake(f"Variable {self._name!r} is a stretch of text; only gen and select have metadata.")
