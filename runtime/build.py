@@ -1,0 +1,87 @@
+"""From a configuration to an engine ready to be driven: model, tokenizer, grammar compiler and engine, joined.
+
+Called by `process.py`'s hosts, in the process that will run the engine. torch is loaded here, and nowhere before.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from branchpoint.constrained.compiler import GrammarCompiler
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.engine import Engine
+from branchpoint.runtime.generation import TokenTable
+from branchpoint.runtime.loop import HostedEngine
+from branchpoint.runtime.messages import ModelInfo
+from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from branchpoint.runtime.runner import TorchRunner
+    from branchpoint.runtime.weights.loader import LoadedModel
+
+__all__ = ["LoadedEngine", "build_engine", "tokenizer_of"]
+
+_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine, what a client must know of it, and the tokenizer that it was made with."""
+
+    engine: HostedEngine
+    info: ModelInfo
+    tokenizer: Tokenizer
+    compiler: GrammarCompiler | None = None
+
+    def close(self) -> None:
+        """End what works beside the engine; the engine itself is closed by its loop."""
+        if self.compiler is not None:
+            self.compiler.close()
+
+
+def build_engine(config: EngineConfig) -> LoadedEngine:
+    """Load the model and make its engine. Raises ModelError, CapacityError or InvalidRequest."""
+    from branchpoint.runtime.runner import load_runner
+
+    runner, model = load_runner(config)
+    shape = model.config
+    tokenizer = load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids)
+    compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
+    eos = frozenset(tokenizer.eos_token_ids)
+    table = TokenTable(shape.vocabulary_size, eos, tokenizer.special_ids, tokenizer.token_bytes)
+    engine = Engine(config, runner, compiler, table, shape.context_length)
+    return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler)
+
+
+def tokenizer_of(info: ModelInfo) -> Tokenizer:
+    """The tokenizer of a model that runs in another process."""
+    return load_tokenizer(Path(info.path) if info.path else None, info.vocabulary_size, info.eos_token_ids)
+
+
+def _info(model: "LoadedModel", runner: "TorchRunner", tokenizer: Tokenizer) -> ModelInfo:
+    source = model.tokenizer_source
+    return ModelInfo(
+        name=model.name,
+        path="" if source is None else str(source),
+        architecture=model.config.architecture,
+        vocabulary_size=model.config.vocabulary_size,
+        context_length=model.config.context_length,
+        num_pages=runner.num_pages,
+        page_size=runner.page_size,
+        eos_token_ids=tokenizer.eos_token_ids,
+        sampling_defaults=_sampling_defaults(source),
+    )
+
+
+def _sampling_defaults(source: Path | None) -> dict[str, float | int]:
+    """What the model's makers advise, from generation_config.json; empty where they say nothing."""
+    file = source / "generation_config.json" if source is not None and source.is_dir() else None
+    if file is None or not file.is_file():
+        return {}
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:  # advice only: a damaged one is none
+        return {}
+    found = {name: entries.get(name) for name in _DEFAULTS} if isinstance(entries, dict) else {}
+    return {name: value for name, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}

@@ -1,0 +1,128 @@
+"""Drives an engine: takes commands from an inbox, steps while there is work, hands out reports. Waiting costs no CPU.
+
+Runs in the one thread that owns the engine, in this process (`EngineThread`) or in one of its own (`EngineProcess`).
+"""
+
+import queue
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.errors import InvalidRequest, RequestAborted, RuntimeFailure
+from branchpoint.runtime.messages import Abort, Call, Event, Failed, ScoreCall
+from branchpoint.runtime.stats import EngineStats
+
+__all__ = ["Answer", "Ask", "Command", "Deliver", "HostedEngine", "Inbox", "QueueInbox", "Report", "Shutdown", "run_engine"]
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """A question to the engine itself, answered by the `Answer` of the same number."""
+
+    number: int
+    what: Literal["stats", "flush_cache"]
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """End every call as aborted, then the loop."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """What was asked: `stats`, or for `flush_cache` the number of `pages` freed."""
+
+    number: int
+    stats: EngineStats | None = None
+    pages: int = 0
+
+
+Command = Call | ScoreCall | Abort | Ask | Shutdown
+Report = Event | Answer
+Deliver = Callable[[list[Report]], None]
+
+
+class HostedEngine(Protocol):
+    """What the loop needs of `runtime.engine.Engine`."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do or to say."""
+
+    def submit(self, call: Call | ScoreCall) -> None:
+        """Accept a call, or raise."""
+
+    def abort(self, call_id: str) -> None:
+        """End a call."""
+
+    def step(self) -> list[Event]:
+        """Compute one batch."""
+
+    def stats(self) -> EngineStats:
+        """Where things stand."""
+
+    def flush_cache(self) -> int:
+        """Forget cached prefixes."""
+
+    def fail_all(self, error: BranchpointError) -> list[Event]:
+        """End every call."""
+
+    def close(self) -> None:
+        """End the engine's own threads."""
+
+
+class Inbox(Protocol):
+    """Where commands come from."""
+
+    def take(self, *, wait: bool) -> list[Command]:
+        """All commands that are there, in order; with `wait`, at least one."""
+
+
+class QueueInbox:
+    """Commands from other threads of this process."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def put(self, command: Command) -> None:
+        """Append a command; never blocks."""
+        self._queue.put(command)
+
+    def take(self, *, wait: bool) -> list[Command]:
+        """See `Inbox`."""
+        commands = [self._queue.get()] if wait else []
+        while not self._queue.empty():
+            commands.append(self._queue.get())
+        return commands
+
+
+def run_engine(engine: HostedEngine, inbox: Inbox, deliver: Deliver) -> None:
+    """Serve until `Shutdown` comes. A call that is refused gets its `Failed`; what the engine itself raises ends the loop."""
+    while True:
+        reports: list[Report] = []
+        for command in inbox.take(wait=not engine.has_work):
+            if isinstance(command, Shutdown):
+                deliver([*reports, *engine.fail_all(RequestAborted("The engine was shut down."))])
+                engine.close()
+                return
+            reports += _handle(engine, command)
+        if engine.has_work:
+            reports += engine.step()
+        if reports:
+            deliver(reports)
+
+
+def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | Ask) -> list[Report]:
+    if isinstance(command, Abort):
+        engine.abort(command.id)
+        return []
+    if isinstance(command, Ask):
+        if command.what == "stats":
+            return [Answer(command.number, stats=engine.stats())]
+        return [Answer(command.number, pages=engine.flush_cache())]
+    try:
+        engine.submit(command)
+    except (InvalidRequest, RuntimeFailure) as error:
+        return [Failed(command.id, error.kind, str(error), error.param)]
+    except Exception as error:  # noqa: BLE001  # the boundary of one request: whatever it does, the others go on
+        return [Failed(command.id, RuntimeFailure.kind, f"{type(error).__name__}: {str(error)[:500]}")]
+    return []
