@@ -6,8 +6,10 @@
 import numpy as np
 
 from branchpoint.constrained.engines.states import StateMatcher
+from branchpoint.constrained.errors import EmptyLanguage, shorten
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import allow_all, forbid, pack
+from branchpoint.constrained.spelling import finishable_positions
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["HealedText", "compile_prefix"]
@@ -23,6 +25,9 @@ class HealedText:
         allow_all(self._free, vocabulary.size)
         forbid(self._free, vocabulary.eos)
         self._rows: dict[int, MaskRow] = {}
+        self._finishable = finishable_positions(vocabulary, prefix, open_end=True)
+        if not self._may_reach(0):
+            raise EmptyLanguage(f"The tokenizer has no tokens that spell the healed bytes {shorten(prefix)}.")
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -45,7 +50,11 @@ class HealedText:
         text = self.vocabulary.tokens[token]
         if not text or not (rest.startswith(text) or text.startswith(rest)):
             return None
-        return min(state + len(text), len(self._prefix))
+        reached = min(state + len(text), len(self._prefix))
+        return reached if self._may_reach(reached) else None
+
+    def _may_reach(self, position: int) -> bool:
+        return self._finishable is None or position in self._finishable
 
     def row(self, state: int) -> MaskRow:
         """Tokens that are a beginning of the rest, and those that begin with it."""
@@ -54,7 +63,9 @@ class HealedText:
             return self._free
         kept = self._rows.get(state)
         if kept is None:
-            lengths = range(1, min(len(rest), self.vocabulary.longest) + 1)
+            lengths = [
+                length for length in range(1, min(len(rest), self.vocabulary.longest) + 1) if self._may_reach(state + length)
+            ]
             pieces = [rest[:length] for length in lengths if rest[:length] in self.vocabulary.by_bytes]
             pieces += self.vocabulary.extensions(rest)
             kept = pack([token for piece in pieces for token in self.vocabulary.by_bytes[piece]], self.vocabulary.size)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from branchpoint.constrained.engines.states import StateMatcher
-from branchpoint.constrained.errors import EmptyLanguage
+from branchpoint.constrained.errors import EmptyLanguage, shorten
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import pack
+from branchpoint.constrained.spelling import finishable_positions
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["ChoiceGrammar", "ChoiceState"]
@@ -22,7 +23,10 @@ _KEPT_ROWS = 512
 
 
 class ChoiceGrammar:
-    """One of `options` (bytes, any order, duplicates allowed); each may be empty. Raises EmptyLanguage for none at all."""
+    """One of `options` (bytes, any order, duplicates allowed); each may be empty.
+
+    Raises EmptyLanguage for none at all, or where the vocabulary has no tokens that spell one of them.
+    """
 
     def __init__(self, vocabulary: Vocabulary, options: Sequence[bytes]) -> None:
         if not options:
@@ -30,6 +34,13 @@ class ChoiceGrammar:
         self.vocabulary = vocabulary
         self._options = sorted(set(options))
         self._rows: dict[ChoiceState, MaskRow] = {}
+        self._finishable: dict[int, frozenset[int]] = {}
+        for at, option in enumerate(self._options):
+            positions = finishable_positions(vocabulary, option)
+            if positions is not None:
+                if 0 not in positions:
+                    raise EmptyLanguage(f"The tokenizer has no tokens that spell the option {shorten(option)}.")
+                self._finishable[at] = positions
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -52,7 +63,9 @@ class ChoiceGrammar:
             return None
         end = depth + len(text)
         fitting = [at for at in range(low, high) if self._options[at][depth:end] == text]
-        return (end, fitting[0], fitting[-1] + 1) if fitting else None
+        if not any(end in self._finishable.get(at, (end,)) for at in fitting):
+            return None
+        return (end, fitting[0], fitting[-1] + 1)
 
     def row(self, state: ChoiceState) -> MaskRow:
         """Every token that is the beginning of what some open option still lacks."""
@@ -64,18 +77,17 @@ class ChoiceGrammar:
         return kept
 
     def _make_row(self, state: ChoiceState) -> MaskRow:
-        found = {piece for rest in self._rests(state) for piece in self._beginnings(rest)}
+        found = {piece for at in range(state[1], state[2]) for piece in self._beginnings(at, state[0])}
         ids = [token for piece in found for token in self.vocabulary.by_bytes[piece]]
         return pack(ids, self.vocabulary.size) if ids else np.zeros(mask_words(self.vocabulary.size), dtype=np.int32)
 
-    def _beginnings(self, rest: bytes) -> Iterator[bytes]:
-        for length in range(1, min(len(rest), self.vocabulary.longest) + 1):
-            if rest[:length] in self.vocabulary.by_bytes:
-                yield rest[:length]
-
-    def _rests(self, state: ChoiceState) -> Iterator[bytes]:
-        depth, low, high = state
-        return (self._options[at][depth:] for at in range(low, high))
+    def _beginnings(self, at: int, depth: int) -> Iterator[bytes]:
+        """Tokens' bytes that begin the rest of one option and leave it possible to finish."""
+        option = self._options[at]
+        finishable = self._finishable.get(at)
+        for end in range(depth + 1, min(len(option), depth + self.vocabulary.longest) + 1):
+            if option[depth:end] in self.vocabulary.by_bytes and (finishable is None or end in finishable):
+                yield option[depth:end]
 
     def accepts(self, state: ChoiceState) -> bool:
         """Whether an option ends here (in sorted order it is the first of its run)."""
