@@ -46,6 +46,18 @@ class Node:
         del self.pages[:completed]
         return upper
 
+    def absorb(self, upper: "list[Node]") -> None:
+        """Become one with the only-child chain `upper` above this node, listed from the top; undoes splits that nobody needs."""
+        top = upper[0]
+        assert top.parent is not None, "a root can't be absorbed"
+        tokens, pages = top.tokens[:0], list[int]()
+        for node in (*upper, self):
+            tokens.extend(node.tokens)
+            pages.extend(node.pages)
+        self.tokens, self.pages = tokens, pages
+        self.start, self.parent, self.hits = top.start, top.parent, top.hits
+        top.parent.children[self.tokens[0]] = self
+
     def page_at(self, index: int, page_size: int) -> int:
         """The page that holds this path's tokens of page number `index`, one that this node's tokens reach into.
 

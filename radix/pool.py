@@ -4,7 +4,7 @@ Sequences, handles and the radix tree share pages by reference counts. The tree'
 alone keeps, and eviction could therefore free, is a number that is always at hand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from branchpoint.errors import BranchpointError
 
@@ -140,7 +140,7 @@ class BlockPool:
             self._cached[page] = 1
             self._num_cached += 1
 
-    def uncache(self, pages: Iterable[int]) -> int:
+    def uncache(self, pages: Collection[int]) -> int:
         """Give back the cache's reference to each of `pages`; returns how many that freed."""
         before = self._num_free
         for page in pages:
@@ -149,7 +149,7 @@ class BlockPool:
             self._num_cached -= 1
             if self._references[page] == 1:
                 self._num_idle -= 1
-            self.release((page,))
+        self.release(pages)
         return self._num_free - before
 
     def check(self) -> None:

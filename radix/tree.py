@@ -7,6 +7,7 @@ Match, insert and evict touch the path they work on and never walk the tree; `no
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from branchpoint.radix import picture
 from branchpoint.radix.check import check_tree
@@ -85,6 +86,7 @@ class RadixTree:
         for node in path:
             node.last_used = now
             node.priority = max(node.priority, priority)
+        self._join(path)
         if start == length:
             return 0
         node = path[-1] if path else self._root(key.namespace)
@@ -176,6 +178,18 @@ class RadixTree:
                     at += common_prefix(part, edge)
                     break
         return path, at
+
+    def _join(self, path: list[Node]) -> None:
+        """Join the nodes of a path just used that only children now gone had split, so that paths don't stay cut to pieces."""
+        upper: list[Node] = []
+        for node, below in pairwise(path):
+            if len(node.children) == 1 and node.priority == below.priority:
+                upper.append(node)
+            elif upper:
+                node.absorb(upper)
+                upper = []
+        if upper:
+            path[-1].absorb(upper)
 
     def _attach(self, node: Node, tokens: "array[int]", pages: list[int], priority: int, now: float) -> None:
         """Put `tokens` behind `node`, which ends where they start; `pages[0]` may hold the end of the node's tokens too."""

@@ -275,6 +275,20 @@ def test_a_very_deep_tree_needs_no_recursion() -> None:
     assert tree.evict(3000) == 3000
 
 
+def test_a_path_that_was_split_is_joined_again_when_nothing_needs_the_split(tree: RadixTree, store: Store) -> None:
+    long = list(range(18))
+    store(long)
+    for cut in (3, 6, 7, 12):
+        store([*long[:cut], 99])
+    assert len(tree.dump()["nodes"]) == 9
+    with tree.match(PrefixKey("", long)) as handle:
+        tree.evict(4)
+        assert handle.tail is not None
+        assert tree.insert(PrefixKey("", long), [*handle.pages, handle.tail[0]]) == 0
+    tree.check()
+    assert [(node["tokens"], len(node["pages"]), node["hits"]) for node in tree.dump()["nodes"]] == [(long, 5, 1)]
+
+
 def test_the_dump_counts_hits_and_names_parents(tree: RadixTree, store: Store) -> None:
     store([1, 2, 3, 4, 5, 6])
     store([1, 2, 3, 9, 9])
