@@ -11,7 +11,7 @@ import torch
 
 from branchpoint.runtime.errors import InvalidRequest, ModelError
 
-__all__ = ["Shard", "physical_cores", "use_threads"]
+__all__ = ["Shard", "available_memory", "physical_cores", "use_threads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,17 @@ def physical_cores() -> int:
         except OSError:
             cores.add(str(cpu))
     return len(cores)
+
+
+def available_memory() -> int:
+    """Bytes of main memory that can be taken without swapping; all of it where the system doesn't tell what is free."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def use_threads(threads: int | None) -> int:

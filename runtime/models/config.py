@@ -70,6 +70,12 @@ class ModelConfig:
             raise ModelError(f"head_dim must be even for rotary positions, got {self.head_dim}.")
 
     @property
+    def num_parameters(self) -> int:
+        """Weights in all matrices, the embedding counted once where it is tied."""
+        layer = self.hidden_size * (2 * self.q_size + 2 * self.kv_size + 3 * self.intermediate_size)
+        return self.num_layers * layer + (1 if self.tied else 2) * self.vocabulary_size * self.hidden_size
+
+    @property
     def q_size(self) -> int:
         """Columns of all query heads together."""
         return self.num_heads * self.head_dim

@@ -113,7 +113,17 @@ def _dense(data: Bytes, kind: GGMLQuantizationType) -> Tensor:
         return torch.from_numpy(np.array(data).view(np.float32 if kind.name == "F32" else np.float16))
     if kind.name == "BF16":
         return torch.from_numpy(np.array(data).view(np.int16)).view(torch.bfloat16)
+    if kind.name == "Q8_0":
+        return _q8_0(data)
     return torch.from_numpy(np.ascontiguousarray(dequantize(data, kind), dtype=np.float32))
+
+
+def _q8_0(data: Bytes) -> Tensor:
+    """Blocks of a float16 scale and 32 int8 codes. The package gives the same values, in many small steps; heads are large."""
+    blocks = np.array(data).reshape(*data.shape[:-1], -1, 2 + GROUP)
+    scale = torch.from_numpy(np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float32))
+    codes = torch.from_numpy(np.ascontiguousarray(blocks[..., 2:]).view(np.int8))
+    return codes.float().mul_(scale).flatten(-2)
 
 
 def four_bit_blocks(data: Bytes, kind: GGMLQuantizationType) -> FourBit:

@@ -14,7 +14,10 @@ from branchpoint.runtime.layers.linear import LinearMethod, Plain
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.models.decoder import load_decoder
-from branchpoint.runtime.parallel import Shard, use_threads
+from branchpoint.runtime.parallel import Shard, available_memory, use_threads
+from branchpoint.runtime.quant.int4 import Int4
+from branchpoint.runtime.quant.int8 import Int8
+from branchpoint.runtime.quant.measured import Measured
 from branchpoint.runtime.weights.checkpoint import Checkpoint
 from branchpoint.runtime.weights.dummy import DummyCheckpoint, dummy_config
 from branchpoint.runtime.weights.gguf import GgufCheckpoint
@@ -22,6 +25,19 @@ from branchpoint.runtime.weights.resolve import Location, locate
 from branchpoint.runtime.weights.safetensors import SafetensorsCheckpoint
 
 __all__ = ["LoadedModel", "load_model", "pick_device"]
+
+_FOUR_BIT_FORMS = ("float32", "bfloat16", "int4", "int8")
+_FORMS_WITHIN = {
+    "Q4_0": _FOUR_BIT_FORMS,
+    "Q4_1": _FOUR_BIT_FORMS,
+    "Q4_K": _FOUR_BIT_FORMS,
+    "Q5_K": ("float32", "bfloat16"),
+    "Q6_K": ("float32", "bfloat16"),
+    "Q8_0": ("float32", "bfloat16"),
+}
+_DENSE_FORMS = ("float32", "bfloat16")
+_DENSE_SHARE = 0.3  # of the memory that is free: what float copies beside the packed weights may take
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +71,7 @@ def load_model(config: EngineConfig, device: torch.device) -> LoadedModel:
     shape = _limited(checkpoint.config, config.context_length)
     dtype = _dtype(config, device, checkpoint)
     with torch.inference_mode():
-        model = load_decoder(checkpoint, shape, _method(config, device, dtype), device, dtype, Shard())
+        model = load_decoder(checkpoint, shape, _method(config, device, dtype, checkpoint), device, dtype, Shard())
     return LoadedModel(model, shape, location.path, config.served_name or location.name, dtype)
 
 
@@ -89,6 +105,29 @@ def _dtype(config: EngineConfig, device: torch.device, checkpoint: Checkpoint) -
     return kinds.get(embedding.kind, torch.bfloat16) if embedding is not None else torch.bfloat16
 
 
-def _method(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> LinearMethod:
+def _method(config: EngineConfig, device: torch.device, dtype: torch.dtype, checkpoint: Checkpoint) -> LinearMethod:
     """How linears are held. Raises InvalidRequest where `cpu_weights` and the device or dtype contradict each other."""
-    return Plain(device, dtype)
+    asked = config.cpu_weights
+    if asked != "auto" and (device.type != "cpu" or dtype != torch.float32):
+        raise InvalidRequest(
+            f"cpu_weights {asked!r} is for the CPU with dtype float32, got {device.type} with {dtype}; leave one at 'auto'.",
+            param="cpu_weights",
+        )
+    if asked == "int8":
+        return Int8()
+    if asked == "int4":
+        return Int4()
+    forms = _forms_within(checkpoint) if asked == "auto" and device.type == "cpu" and dtype == torch.float32 else ()
+    return Measured(forms) if forms else Plain(device, dtype)
+
+
+def _forms_within(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The forms whose error stays within the rounding of a block-quantised file; none for float checkpoints.
+
+    What the file is quantised to is read off a gate projection: mixtures keep other matrices at more bits.
+    """
+    stored = checkpoint.find("model.layers.0.mlp.gate_proj.weight")
+    kind = stored.kind if stored is not None else ""
+    forms = _FORMS_WITHIN.get(kind, ())
+    affordable = checkpoint.config.num_parameters * _FLOAT32_BYTES <= available_memory() * _DENSE_SHARE
+    return forms if affordable else tuple(form for form in forms if form not in _DENSE_FORMS) or forms
