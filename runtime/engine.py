@@ -56,7 +56,7 @@ class Engine:
             max_sequences=config.max_sequences,
         )
         self._admission = Admission(table, context_length, self._cache.capacity)
-        self._masks = MaskFiller(table.size, table.eos)
+        self._masks = MaskFiller(table.size)
         self._seeds = random.Random(config.seed)
         self._groups: dict[str, Group] = {}
         self._owners: dict[Sequence, Group] = {}

@@ -128,7 +128,7 @@ class Generation:
         """Put `token` behind the sequence and move the matcher; a Finish where the token itself ends the output."""
         sequence, sampling = self.sequence, self._sampling
         finish = None
-        if token in sampling.stop_token_ids:
+        if token in sampling.stop_token_ids and sequence.num_output >= sampling.min_tokens:
             finish = Finish("stop", token)
         elif token in self._table.eos and (self._constrained or not sampling.ignore_eos):
             finish = Finish("stop")

@@ -1,7 +1,6 @@
 """Fills the token masks of a step on a few threads, while the forward pass runs.
 
-The engine starts it before it hands a plan to the runner; the runner waits for the masks before it samples. Grammars say which
-tokens may come; the tokens that end a text are taken out until `min_tokens` are there.
+The engine starts it before it hands a plan to the runner; the runner waits for the masks before it samples.
 """
 
 import time
@@ -9,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from branchpoint.constrained.grammar import MaskRow, mask_words
-from branchpoint.runtime.plan import Slot, StepPlan, TokenMask
+from branchpoint.constrained.grammar import Matcher, MaskRow, mask_words
+from branchpoint.runtime.plan import StepPlan, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["MaskFiller", "StepMasks"]
@@ -38,50 +37,35 @@ class StepMasks:
 
 
 class MaskFiller:
-    """Fills rows for a vocabulary of `size` tokens, of which `eos` end a text. `close` ends its threads."""
+    """Fills rows for a vocabulary of `size` tokens. `close` ends its threads."""
 
-    def __init__(self, size: int, eos: frozenset[int], *, workers: int = 2) -> None:
+    def __init__(self, size: int, *, workers: int = 2) -> None:
         self._words = mask_words(size)
-        self._eos = eos
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="branchpoint-mask")
 
     def start(self, plan: StepPlan) -> StepMasks:
         """Begin to fill what `plan` needs. Only rows that are sampled are masked."""
-        wanted: list[tuple[int, Slot]] = []
+        wanted: list[tuple[int, Sequence, Matcher]] = []
         row = 0
         for slot in plan.slots:
             row += len(slot.rows)
-            if slot.sample and self._is_masked(slot.sequence):
-                wanted.append((row - 1, slot))  # the last row of a slot is the one that is sampled
+            if slot.sample and slot.sequence.matcher is not None:
+                wanted.append((row - 1, slot.sequence, slot.sequence.matcher))  # of a slot's rows the last one is sampled
         if not wanted:
             return StepMasks(None, [])
         rows = np.full((row, self._words), -1, dtype=np.int32)
-        fills = [(slot.sequence, self._pool.submit(self._fill, rows[index], slot.sequence)) for index, slot in wanted]
-        return StepMasks(rows, fills)
+        return StepMasks(rows, [(sequence, self._pool.submit(_fill, rows[index], matcher)) for index, sequence, matcher in wanted])
 
     def close(self) -> None:
         """Wait for running fills and end the threads."""
         self._pool.shutdown(wait=True)
 
-    def _is_masked(self, sequence: Sequence) -> bool:
-        return sequence.matcher is not None or sequence.num_output < sequence.sampling.min_tokens
 
-    def _fill(self, row: MaskRow, sequence: Sequence) -> float:
-        started = time.perf_counter()
-        try:
-            if sequence.matcher is not None:
-                sequence.matcher.fill(row)
-            if sequence.num_output < sequence.sampling.min_tokens:
-                self._hold_open(row, sequence)
-        except BaseException:
-            row[:] = -1
-            raise
-        return time.perf_counter() - started
-
-    def _hold_open(self, row: MaskRow, sequence: Sequence) -> None:
-        """Take out what would end the output, unless nothing else is left: a grammar's end wins over `min_tokens`."""
-        open_row = row.copy()
-        for token in self._eos.union(sequence.sampling.stop_token_ids):
-            open_row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
-        if open_row.any():
-            row[:] = open_row
+def _fill(row: MaskRow, matcher: Matcher) -> float:
+    started = time.perf_counter()
+    try:
+        matcher.fill(row)
+    except BaseException:
+        row[:] = -1
+        raise
+    return time.perf_counter() - started

@@ -26,6 +26,9 @@ class _Draft:
 
     def add(self, sequence: Sequence) -> None:
         count = min(sequence.target - sequence.num_computed, self.budget)
+        if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < sequence.num_computed + count:
+            # a slot that samples draws at all its rows: those of the prompt get a slot of their own
+            count = max(1, sequence.num_prompt - 1 - sequence.num_computed)
         rows = sequence.rows(sequence.num_computed, count)
         draws = sequence.samples and sequence.num_computed + count == sequence.num_tokens
         self.slots[sequence] = Slot(sequence, sequence.num_computed, count, rows, sample=draws)

@@ -5,7 +5,7 @@ wrong page, a missing copy or a page written over by another sequence changes th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -61,9 +61,9 @@ def best(state: int, count: int) -> tuple[tuple[int, float], ...]:
     return tuple(ranked[:count])
 
 
-def choose(state: int, seed: int, position: int, allowed: Callable[[int], bool]) -> int:
+def choose(state: int, seed: int, position: int, allowed: Iterable[int]) -> int:
     """The token behind a prefix: the best of the allowed ones under this seed's noise at this position."""
-    return max((token for token in range(VOCABULARY) if allowed(token)), key=lambda token: mix(state, seed, position, token))
+    return max(allowed, key=lambda token: mix(state, seed, position, token))
 
 
 @dataclass
@@ -120,7 +120,7 @@ class ScriptedRunner:
 
     def _row(self, slot: object, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
         sequence, sample = slot.sequence, slot.sample  # type: ignore[attr-defined]
-        if self.poison.intersection(sequence.tokens):
+        if self.poison.intersection(sequence.tokens[: sequence.num_prompt]):
             return RowResult(None, error="The logits are not numbers.")
         sampling = sequence.sampling
         asked = sampling.prompt_logprobs if position + 1 < sequence.num_prompt else sampling.logprobs
@@ -131,7 +131,10 @@ class ScriptedRunner:
         if sample:
             row = None if mask is None else mask[number]
             seed = sequence.seed if sampling.temperature else 0
-            token = choose(state, seed, position + 1, lambda token: row is None or bool(row[token // 32] >> (token % 32) & 1))
+            allowed = [token for token in range(VOCABULARY) if row is None or row[token // 32] >> (token % 32) & 1]
+            if position + 1 - sequence.num_prompt < sampling.min_tokens:
+                allowed = [token for token in allowed if token not in {EOS, *sampling.stop_token_ids}] or allowed
+            token = choose(state, seed, position + 1, allowed)
         chosen = logprob(state, token) if token is not None and asked is not None else None
         return RowResult(token, chosen, known, best(state, asked) if asked else ())
 
@@ -224,7 +227,7 @@ class ScriptedCompiler:
         if constraint is None:
             return ListGrammar(healing)
         options = constraint.options if isinstance(constraint, Choice) else ()
-        broken = len(options) - 1 if "broken" in options else -1
+        broken = options.index("broken") if "broken" in options else -1
         rest = Choice(tuple(option for option in options if option != "broken"))
         return ListGrammar(healing + sets_of(rest), broken_at=broken)
 

@@ -1,0 +1,136 @@
+"""Whatever the pages, batches, chunks and neighbours: the same tokens, one end for each call, and no page lost."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from branchpoint.runtime.messages import Call, Completed, Failed, Scored, ScoreCall
+from tests.runtime.expected import assert_as_expected
+from tests.runtime.scripted import CONTEXT, Collected, ScriptedCompiler, ScriptedRunner, collect, make_engine, run
+from tests.runtime.strategies import any_call
+
+LONGEST, MOST = 30, 12
+RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+pools = st.sampled_from([1, 4, 16]).flatmap(
+    lambda size: st.tuples(st.just(size), st.integers(-(-(LONGEST + MOST + 6) // size), 400 // size + 4))
+)
+setups = st.fixed_dictionaries(
+    {
+        "max_batch_tokens": st.sampled_from([1, 3, 16, 64]),
+        "max_sequences": st.sampled_from([1, 3, 16]),
+        "policy": st.sampled_from(["fcfs", "lpm", "program"]),
+        "radix_cache": st.booleans(),
+    }
+)
+
+
+@settings(RELAXED, max_examples=200)
+@given(st.data(), pools, setups)
+def test_same_tokens_at_any_page_size_chunk_pool_and_batch(
+    data: st.DataObject, pool: tuple[int, int], setup: dict[str, object]
+) -> None:
+    page_size, num_pages = pool
+    runner = ScriptedRunner(num_pages, page_size)
+    engine = make_engine(runner, **setup)
+    calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(1, 6)))]
+    length = min(CONTEXT, num_pages * page_size)
+    results = run(engine, *calls)
+    for one in calls:
+        assert_as_expected(one, results[one.id], length)
+    stats = engine.stats()
+    assert stats.pages_held == 0 and stats.pages_free + stats.pages_cached == num_pages
+    assert all(plan.num_tokens <= setup["max_batch_tokens"] for plan in runner.plans)
+    for one, got in ((one, results[one.id].end) for one in calls):
+        assert isinstance(got, Completed | Scored)
+        if not got.usage.preemptions and setup["radix_cache"]:
+            assert got.usage.cached_tokens + got.usage.prefilled_tokens == got.usage.prompt_tokens
+    engine.close()
+
+
+@settings(RELAXED, max_examples=60)
+@given(st.data())
+def test_whatever_fits_alone_finishes_in_the_smallest_pool(data: st.DataObject) -> None:
+    page_size = data.draw(st.sampled_from([1, 4, 16]))
+    calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(3, 8)))]
+    runner = ScriptedRunner(-(-(LONGEST + 7) // page_size), page_size)
+    length = runner.num_pages * page_size
+    engine = make_engine(runner, max_sequences=16, max_batch_tokens=64, policy=data.draw(st.sampled_from(["fcfs", "program"])))
+    results = run(engine, *calls)
+    for one in calls:
+        assert_as_expected(one, results[one.id], length)
+    engine.close()
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Submits, steps, aborts and breaks at random; checks the books after each, and the answers at the end."""
+
+    @initialize(pool=st.sampled_from([(1, 60), (4, 14), (4, 60), (16, 8)]), setup=setups)
+    def start(self, pool: tuple[int, int], setup: dict[str, object]) -> None:
+        self.runner = ScriptedRunner(pool[1], pool[0])
+        self.compiler = ScriptedCompiler(at_once=False)
+        self.engine = make_engine(self.runner, self.compiler, **setup)
+        self.calls: dict[str, Call | ScoreCall] = {}
+        self.results: dict[str, Collected] = {}
+        self.disturbed = set[str]()
+
+    @rule(data=st.data())
+    def submit(self, data: st.DataObject) -> None:
+        one = data.draw(any_call(f"c{len(self.calls)}", LONGEST, MOST))
+        self.engine.submit(one)
+        self.calls[one.id] = one
+
+    @rule(steps=st.integers(1, 4))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            collect(self.engine.step(), self.results)
+
+    @rule()
+    def compile(self) -> None:
+        self.compiler.release()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.calls)
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.calls)))
+        self.engine.abort(name)
+        self.disturbed.add(name)
+
+    @rule()
+    def fault(self) -> None:
+        self.runner.fault = ValueError("a fault")
+        collect(self.engine.step(), self.results)
+        self.runner.fault = None
+
+    @rule()
+    def flush(self) -> None:
+        self.engine.flush_cache()
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.compiler.release()
+        for _ in range(3_000):
+            if not self.engine.has_work:
+                break
+            collect(self.engine.step(), self.results)
+        self.engine.check()
+        stats = self.engine.stats()
+        assert stats.pages_held == 0 and stats.running == stats.waiting == stats.compiling == 0
+        assert self.results.keys() == self.calls.keys()
+        for name, got in self.results.items():
+            if isinstance(got.end, Failed):
+                assert name in self.disturbed or "a fault" in got.end.message
+            else:
+                assert_as_expected(self.calls[name], got, self.runner.num_pages * self.runner.page_size)
+        assert stats.completed_calls + stats.failed_calls == len(self.calls)
+        self.engine.close()
+
+
+EngineMachine.TestCase.settings = settings(RELAXED, max_examples=60, stateful_step_count=30)
+test_random_operations_keep_the_books_and_the_answers = EngineMachine.TestCase
