@@ -52,6 +52,7 @@ def load_tokenizer(source: Path | None, vocabulary_size: int, eos_token_ids: Seq
     """
     eos = tuple(eos_token_ids)
     if source is None:
+        eos = eos or (vocabulary_size - 1,)
         files = from_bytes(vocabulary_size, eos)
     elif source.is_dir():
         files = from_folder(source)
@@ -90,6 +91,8 @@ class Tokenizer:
         self._vocabulary: Vocabulary | None = None
         self._bytes: tuple[bytes, ...] = ()
         highest = max([*self._fresh.get_vocab(with_added_tokens=True).values(), *self.eos_token_ids], default=-1)
+        if not self.eos_token_ids:
+            raise ModelError("The model names no end token, neither in its configuration nor in its tokenizer; add eos_token_id.")
         if highest >= vocabulary_size:
             raise ModelError(
                 f"The model has {vocabulary_size} token ids, its tokenizer goes up to id {highest}: they don't belong together."

@@ -3,7 +3,7 @@
 Each loader answers with the same plain value, from which `tokenizer.py` builds its own. Nothing here asks a network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from branchpoint.runtime.errors import ModelError
+from branchpoint.runtime.weights.gguf_header import read_header
 
 __all__ = ["TokenizerFiles", "from_bytes", "from_folder", "from_gguf"]
 
@@ -79,16 +80,10 @@ class _Metadata:
     """The `tokenizer.*` entries of a GGUF file."""
 
     def __init__(self, file: Path) -> None:
-        from gguf import GGUFReader
-
-        try:
-            self._fields = GGUFReader(file).fields
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise ModelError(f"{file.name} should be a GGUF file; reading its header failed: {error}") from error
+        self._entries = read_header(file, everything=True).metadata
 
     def get(self, key: str) -> Any:
-        entry = self._fields.get(f"tokenizer.{key}")
-        return None if entry is None else entry.contents()
+        return self._entries.get(f"tokenizer.{key}")
 
 
 def from_gguf(file: Path) -> TokenizerFiles:
@@ -121,7 +116,7 @@ def _byte_level(file: Path, metadata: _Metadata) -> TokenizerFiles:
 def _sentencepiece(file: Path, metadata: _Metadata) -> TokenizerFiles:
     """SentencePiece merges what makes the best-scored token: as BPE merges, all cuts of all tokens, the best score first."""
     tokens, vocabulary = _vocabulary(file, metadata)
-    scores: list[float] = metadata.get("ggml.scores") or [-float(index) for index in range(len(tokens))]
+    scores: Sequence[float] = metadata.get("ggml.scores") or [-float(index) for index in range(len(tokens))]
     merges = [
         (-scores[index], vocabulary[token[:at]], vocabulary[token[at:]])
         for token, index in vocabulary.items()
@@ -140,7 +135,7 @@ def _sentencepiece(file: Path, metadata: _Metadata) -> TokenizerFiles:
 
 
 def _vocabulary(file: Path, metadata: _Metadata) -> tuple[list[str], dict[str, int]]:
-    tokens: list[str] = metadata.get("ggml.tokens") or []
+    tokens = list(metadata.get("ggml.tokens") or ())
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if not tokens or len(vocabulary) != len(tokens):
         raise ModelError(
@@ -151,7 +146,7 @@ def _vocabulary(file: Path, metadata: _Metadata) -> tuple[list[str], dict[str, i
 
 def _with_names(backend: Backend, tokens: list[str], metadata: _Metadata, *, begins: bool) -> TokenizerFiles:
     """Add the tokens that are matched whole, and what else the file says; where it is silent, `begins` says if BOS is added."""
-    kinds: list[int] = metadata.get("ggml.token_type") or [1] * len(tokens)
+    kinds: Sequence[int] = metadata.get("ggml.token_type") or [1] * len(tokens)
     for wanted, special in ((_CONTROL, True), (_USER_DEFINED, False)):
         named = [token for token, kind in zip(tokens, kinds, strict=False) if kind == wanted]
         backend.add_tokens([AddedToken(token, normalized=False, special=special) for token in named])

@@ -3,6 +3,7 @@
 First step of `weights.gguf`: whatever is cut short or absurd ends here, with an error that names it.
 """
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Metadata by key (an array longer than 4,096 items stands as an empty tuple), array lengths, tensors by GGUF name."""
+    """Metadata by key (unless all is asked for, an array longer than 4,096 items is an empty tuple), array lengths, tensors."""
 
     metadata: dict[str, Value]
     lengths: dict[str, int]
@@ -45,7 +46,8 @@ class Header:
 class _Cursor:
     """Reads forward through the bytes; raises ModelError past their end."""
 
-    def __init__(self, data: mmap.mmap, path: Path) -> None:
+    def __init__(self, data: mmap.mmap, path: Path, kept_items: float) -> None:
+        self.kept_items = kept_items
         self.data = data
         self.path = path
         self.at = 0
@@ -78,11 +80,14 @@ class _Cursor:
         return self.data[begin : begin + length].decode("utf-8", errors="replace")
 
 
-def read_header(path: Path) -> Header:
-    """Metadata and tensor entries of a GGUF file of version 2 or 3. Raises ModelError where it isn't one or is cut short."""
+def read_header(path: Path, *, everything: bool = False) -> Header:
+    """Metadata (with `everything`, long arrays too) and tensor entries of a GGUF file of version 2 or 3.
+
+    Raises ModelError where it isn't one or is cut short.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _walk(_Cursor(data, path))
+            return _walk(_Cursor(data, path, math.inf if everything else _KEPT_ITEMS))
     except (OSError, ValueError) as error:  # ValueError: an empty file can't be mapped
         if isinstance(error, ModelError):
             raise
@@ -122,7 +127,7 @@ def _value(cursor: _Cursor, kind: int, key: str) -> tuple[Value, int | None]:
         )
     inner, length = cursor.count("I", key), cursor.count("Q", key)
     if inner == _STRING:
-        if length > _KEPT_ITEMS:
+        if length > cursor.kept_items:
             for _ in range(length):
                 cursor.skip(cursor.count("Q", key), key)
             return (), length
@@ -133,7 +138,7 @@ def _value(cursor: _Cursor, kind: int, key: str) -> tuple[Value, int | None]:
         )
     code = _SCALARS[inner]
     begin = cursor.skip(struct.calcsize("<" + code) * length, key)
-    if length > _KEPT_ITEMS:
+    if length > cursor.kept_items:
         return (), length
     return struct.unpack_from(f"<{length}{code}", cursor.data, begin), length
 
