@@ -5,14 +5,17 @@ state and in the forks that came out of it.
 """
 
 import asyncio
+import contextlib
 import time
 import weakref
+from concurrent import futures
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.backends.base import Backend
 from branchpoint.lang.chat import ChatText
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
+from branchpoint.lang.errors import BackendError
 from branchpoint.lang.expr import Gen
 from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice, text_of, turns_of
 from branchpoint.lang.pieces import follow
@@ -144,8 +147,12 @@ class Executor:
         task = asyncio.get_running_loop().create_task(_copy(state))
         self._pumps.setdefault(state.place.context, []).append(task)
 
-    async def pumped(self, context: RunContext) -> None:
-        """Wait until the stream of all branches holds everything; called in the dispatcher's loop."""
+    def drain(self, context: RunContext) -> None:
+        """Wait until the stream of all branches holds everything that the ended run gave."""
+        with contextlib.suppress(BackendError, futures.CancelledError):  # the backend was closed: what came is what there is
+            self.dispatcher.run(self._pumped(context))
+
+    async def _pumped(self, context: RunContext) -> None:
         await asyncio.gather(*self._pumps.pop(context, ()), return_exceptions=True)  # the run's own end tells what failed
 
 

@@ -125,6 +125,7 @@ class Pending(Entry):
         self.place = place
         self.gate = gate
         self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()  # from here on no waiter that gives up can cancel it
         self.pieces: Replay[str] = Replay()
         self.failure: Failure | None = None
         self.rebase: tuple[Segment, ...] | None = None

@@ -152,7 +152,8 @@ class Program(Generic[R]):
     def _split(self, args: tuple[object, ...], given: Mapping[str, object]) -> _Split:
         kwargs = {name: value for name, value in given.items() if self._takes(name)}
         rest = {name: value for name, value in given.items() if name not in kwargs}
-        config = rest.pop("config", None) or RunConfig()
+        config = rest.pop("config", None)
+        config = RunConfig() if config is None else config
         backend, stream = rest.pop("backend", None), bool(rest.pop("stream", False))
         if not isinstance(config, RunConfig):
             raise ProgramMistake(f"config must be a RunConfig, got {type(config).__name__}.")

@@ -103,7 +103,7 @@ class _Session:
         self._end = time.perf_counter()
         self.context.end(error)
         if (branches := self.context.branches) is not None:
-            self.executor.dispatcher.run(self.executor.pumped(self.context))
+            self.executor.drain(self.context)
             branches.end((lambda: error) if error is not None else None)
 
     def publish(self, value: object, error: BaseException | None) -> Run[Any]:

@@ -4,6 +4,7 @@ Adding never waits: it appends to the ledger, and the executor performs it when 
 One state is used by one thread at a time; its forks are states of their own.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
@@ -153,6 +154,19 @@ class State:
         """Wait until everything added so far is there."""
         if self._gate is not None:
             self._gate.wait()
+
+    async def ready(self) -> None:
+        """Wait, in the caller's event loop, until everything added so far is there; reading then takes no time."""
+        if self._gate is not None:
+            await asyncio.wrap_future(self._gate.done)
+            self._gate.check()
+
+    async def aget(self, name: str) -> Any:
+        """`s[name]`, waiting in the caller's event loop."""
+        variable = self._find(name)
+        for need in variable.needs():
+            await asyncio.wrap_future(need.done)
+        return variable.read()
 
     def error(self) -> ProgramError | None:
         """What the state failed with, None where nothing did. Waits, and counts as having seen it."""

@@ -3,7 +3,7 @@
 A state binds names to these in program order; reading one waits for what it needs and raises what failed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 from branchpoint.lang.errors import Incomplete, Origin, ProgramError, ProgramMistake
@@ -16,6 +16,9 @@ __all__ = ["CallEntry", "Fixed", "Joined", "Scope", "Variable"]
 
 class Variable(Protocol):
     """Something that a name is bound to."""
+
+    def needs(self) -> Iterable[Pending]:
+        """The entries that reading waits for."""
 
     def read(self) -> object:
         """The value. Waits; raises ProgramError or Incomplete."""
@@ -48,6 +51,10 @@ class CallEntry(Pending):
         """How errors call it."""
         kind = "select" if isinstance(self.expr, Select) else "gen"
         return f"{kind} {self.name!r}" if self.name else f"An unnamed {kind}"
+
+    def needs(self) -> Iterable[Pending]:
+        """Itself."""
+        return (self,)
 
     def finish(self, meta: Meta) -> None:
         """Keep what came out; called once, before the entry is settled."""
@@ -98,6 +105,10 @@ class Fixed:
         self._name = name
         self._value = value
 
+    def needs(self) -> Iterable[Pending]:
+        """Nothing."""
+        return ()
+
     def read(self) -> object:
         """The value."""
         return self._value
@@ -114,6 +125,10 @@ class Joined:
         self._name = name
         self._variables = tuple(variables)
         self._on_error = on_error
+
+    def needs(self) -> Iterable[Pending]:
+        """What the branches' variables need."""
+        return [need for variable in self._variables if variable is not None for need in variable.needs()]
 
     def read(self) -> object:
         """The list of values."""
@@ -142,6 +157,10 @@ class Scope:
         self._base = base
         self._tail = tail
         self._gate = gate
+
+    def needs(self) -> Iterable[Pending]:
+        """The last entry that has to be waited for."""
+        return (self._gate,) if self._gate is not None else ()
 
     def read(self) -> object:
         """The text."""

@@ -5,10 +5,10 @@ and counts reused prompt tokens as a perfect prefix cache would. One character i
 """
 
 import asyncio
+import bisect
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
 from branchpoint.lang.dispatcher import Dispatched
@@ -96,7 +96,7 @@ class Fake(Dispatched):
         self._capabilities = capabilities or Capabilities()
         self._piece = piece
         self._used: dict[str, _Counter] = {}
-        self._cache: list[str] = []
+        self._cache: list[str] = []  # sorted: the longest common prefix is with a neighbour
         self.requests: list[GenerateRequest | ScoreRequest] = []
         self.aborted: list[str] = []
         self.closed = False
@@ -129,7 +129,7 @@ class Fake(Dispatched):
                 if reply.error is not None:
                     raise reply.error
                 made += len(text)
-                self._cache.append(prompt_text(request) + text)
+                self._remember(prompt_text(request) + text)
                 yield finished
             first = replies[0]
             yield Completed(request.id, _counted(usage, made, first), _prompt_logprobs(request))
@@ -168,18 +168,24 @@ class Fake(Dispatched):
 
     def _admit(self, segments: Sequence[Segment]) -> Usage:
         prompt = "".join(segment.text for segment in segments)
-        cached = max((_common(prompt, seen) for seen in self._cache), default=0)
+        at = bisect.bisect_left(self._cache, prompt)
+        cached = max((_common(prompt, seen) for seen in self._cache[max(at - 1, 0) : at + 1]), default=0)
         cached = min(cached, max(len(prompt) - 1, 0))
-        self._cache.append(prompt)
+        self._remember(prompt)
         return Usage(prompt_tokens=len(prompt), cached_tokens=cached, prefilled_tokens=len(prompt) - cached)
+
+    def _remember(self, text: str) -> None:
+        at = bisect.bisect_left(self._cache, text)
+        if self._cache[at : at + 1] != [text]:
+            self._cache.insert(at, text)
 
     async def _answer(self, request: GenerateRequest) -> Answer:
         script = self._script
-        if isinstance(script, str):
+        if isinstance(script, str | Reply | BaseException):
             return script
         if callable(script):
             said = script(request)
-            return await said if inspect.isawaitable(said) else cast(Answer, said)
+            return await said if inspect.isawaitable(said) else said
         if isinstance(script, Mapping):
             prompt = prompt_text(request)
             endings = [ending for ending in script if prompt.endswith(ending)]
