@@ -3,19 +3,15 @@
 Made by the gateway, read by `answer`. Leaving it ends every call that still runs, in whatever phase it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from branchpoint.runtime.errors import RuntimeFailure, error_from
+from branchpoint.runtime.client import EngineClient
+from branchpoint.runtime.errors import error_from
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, SampleFinished, ScoreCall, Scored
-
-if TYPE_CHECKING:
-    from branchpoint.runtime.process import EngineClient
 
 __all__ = ["Exchange"]
 
@@ -34,12 +30,8 @@ class Exchange:
         self._closed = False
 
     def __enter__(self) -> Self:
-        try:
-            for index, call in enumerate(self._calls):
-                self._engine.submit(call, self._listener(index))
-        except RuntimeFailure:
-            self._close()
-            raise
+        for index, call in enumerate(self._calls):
+            self._engine.submit(call, self._listener(index))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

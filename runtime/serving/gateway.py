@@ -3,8 +3,6 @@
 One per API process, made before the model is loaded; `server` attaches the engine and moves the state on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from branchpoint.runtime.client import EngineClient
 from branchpoint.runtime.errors import CapacityError
 from branchpoint.runtime.messages import Call, Ids, ModelInfo, ScoreCall, Segment, Text
 from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
 from branchpoint.runtime.serving.exchange import Exchange
-
-if TYPE_CHECKING:
-    from branchpoint.runtime.process import EngineClient
-    from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
+from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
 __all__ = ["ABORTED", "Gateway", "Loaded", "State", "check_ids", "request_id"]
 
@@ -155,8 +152,8 @@ class Gateway:
         self.check_length(len(ready.prompt) + max(map(len, ready.continuations)), "options")
         return ready
 
-    async def stats(self) -> dict[str, object]:
-        """The engine's counters."""
+    async def stats(self) -> EngineStats:
+        """Where the engine stands."""
         return await asyncio.wrap_future(self.loaded.engine.stats())
 
     async def flush_cache(self) -> None:

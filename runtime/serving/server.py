@@ -4,32 +4,27 @@ Called by `branchpoint serve`. The port is taken before the model is loaded (a s
 503 until the model is there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 import uvicorn
 
 from branchpoint.errors import BranchpointError
+from branchpoint.runtime.errors import EngineDead
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded, State
 from branchpoint.runtime.serving.options import ServerOptions
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["PortTaken", "Server", "bind"]
+__all__ = ["Loading", "PortTaken", "Server", "bind"]
 
 logger = logging.getLogger("branchpoint.serving")
 
 LAST_BYTES_SECONDS = 5
-WATCH_SECONDS = 0.1
 
 
 class PortTaken(BranchpointError, OSError):
@@ -60,15 +55,24 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class Server:
-    """One run of the server. `load` builds the engine and its tokenizer, on a thread; `tell` prints what operators should see."""
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How the model comes: `load` builds engine and tokenizer, on a thread; `give_up` makes it fail soon."""
 
-    def __init__(self, options: ServerOptions, load: Callable[[], Loaded], tell: Callable[[str], None]) -> None:
+    load: Callable[[], Loaded]
+    give_up: Callable[[], None]
+
+
+class Server:
+    """One run of the server; `tell` prints what operators should see. Made and run in one event loop."""
+
+    def __init__(self, options: ServerOptions, loading: Loading, tell: Callable[[str], None]) -> None:
         self._options = options
-        self._load = load
+        self._loading = loading
         self._tell = tell
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
+        self._died = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until a signal (0), or until the engine dies (1). Raises BranchpointError where the model can't be loaded."""
@@ -84,6 +88,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        self._tell("Loading the model…")
         serving = asyncio.create_task(web.serve(sockets=[listener]))
         try:
             return await self._live(gateway, listener, serving)
@@ -92,6 +97,8 @@ class Server:
             web.force_exit = self._now.is_set()
             await serving
             gateway.close()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
     def _signalled(self) -> None:
         """The first signal drains, the second ends at once."""
@@ -101,46 +108,47 @@ class Server:
         loaded = await self._loaded()
         if loaded is None:
             return 0
+        loop = asyncio.get_running_loop()
+
+        def on_death(_error: EngineDead) -> None:  # on a thread of the client
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended already
+                loop.call_soon_threadsafe(self._died.set)
+
         try:
+            loaded.engine.on_death(on_death)
             gateway.attach(loaded)
             self._announce(loaded, listener)
-            while not (self._stop.is_set() or loaded.engine.dead or serving.done()):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), WATCH_SECONDS)
-            if not self._stop.is_set():
-                gateway.state = State.DEAD
-                gateway.fail_all("engine_dead", "The engine died; the server is going down.")
-                self._tell("The engine died; every open request was answered with an error.")
-                await gateway.idle(LAST_BYTES_SECONDS)
-                return 1
-            await self._drain(gateway)
-            return 0
+            await _first(self._stop.wait(), self._died.wait(), asyncio.shield(serving))
+            if self._stop.is_set():
+                await self._drain(gateway)
+            if not self._died.is_set():
+                return 0
+            gateway.state = State.DEAD
+            self._tell(f"{loaded.engine.dead or 'The engine is gone.'} Open requests are answered with this error.")
+            gateway.fail_all(EngineDead.kind, "The engine died; the server is going down.")
+            await gateway.idle(LAST_BYTES_SECONDS)
+            return 1
         finally:
             await asyncio.to_thread(loaded.engine.close)
 
     async def _loaded(self) -> Loaded | None:
         """The model; None where a signal came first."""
-        loading = asyncio.create_task(asyncio.to_thread(self._load))
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if loading.done():
-            return await loading
-        self._tell("Stopped while the model was loading.")
-        (await loading).engine.close()
-        return None
+        loading = asyncio.create_task(asyncio.to_thread(self._loading.load))
+        await _first(asyncio.shield(loading), self._stop.wait())
+        if self._stop.is_set():
+            self._tell("Stopped while the model was loading.")
+            self._loading.give_up()
+            with contextlib.suppress(BranchpointError):
+                await asyncio.to_thread((await loading).engine.close)
+            return None
+        return await loading
 
     async def _drain(self, gateway: Gateway) -> None:
         seconds = self._options.shutdown_timeout
         if gateway.num_open:
             self._tell(f"Draining: {gateway.num_open} requests may run on for {seconds:g} s; a second signal ends them now.")
-        draining = asyncio.create_task(gateway.drain(seconds))
-        hurry = asyncio.create_task(self._now.wait())
-        await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
-        if not draining.done():
-            draining.cancel()
-            gateway.fail_all("overloaded", "The server is shutting down.")
+        await _first(gateway.drain(seconds), self._now.wait(), self._died.wait())
+        gateway.fail_all("overloaded", "The server is shutting down.")
         await gateway.idle(LAST_BYTES_SECONDS)
 
     def _announce(self, loaded: Loaded, listener: socket.socket) -> None:
@@ -148,3 +156,14 @@ class Server:
         info = loaded.info
         pool = f"{info.num_pages * info.page_size:,} tokens of KV, context {info.context_length:,}"
         self._tell(f"Ready: {loaded.names[0]} on http://{f'[{host}]' if ':' in host else host}:{port} ({pool})")
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Wait for one of `waits`, and end the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

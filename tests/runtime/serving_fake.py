@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from branchpoint.runtime.errors import EngineDead
 from branchpoint.runtime.messages import (
     Call,
     Completed,
@@ -42,7 +43,8 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.info = INFO
-        self.dead = False
+        self.dead: EngineDead | None = None
+        self.watcher: Callable[[EngineDead], None] | None = None
         self.calls: list[Call | ScoreCall] = []
         self.aborted: list[str] = []
         self.hold = False
@@ -103,6 +105,9 @@ class FakeEngine:
     def flush_cache(self) -> "Future[int]":
         self.flushed += 1
         return done(0)
+
+    def on_death(self, callback: Callable[[EngineDead], None]) -> None:
+        self.watcher = callback
 
     def close(self) -> None:
         self.closed = True

@@ -1,0 +1,153 @@
+"""The life of the API process, in this process, with the fake engine behind a real socket."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from branchpoint.runtime.errors import EngineDead, ModelError
+from branchpoint.runtime.serving.gateway import Loaded
+from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.server import Loading, PortTaken, Server, bind
+from branchpoint.runtime.tokenizer import load_tokenizer
+from tests.runtime.serving_fake import EOS, VOCABULARY, FakeEngine
+
+
+def fine() -> None:
+    return None
+
+
+class Run:
+    def __init__(self, load: Callable[[], None] = fine, give_up: Callable[[], None] = fine, **options: object) -> None:
+        self.engine = FakeEngine()
+        self.told = list[str]()
+        self.listener = bind("127.0.0.1", 0)
+        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.listener.getsockname()[1]}", timeout=10)
+
+        def loaded() -> Loaded:
+            load()
+            return Loaded(self.engine, load_tokenizer(None, VOCABULARY, (EOS,)), ("fake",), 8)
+
+        server = Server(ServerOptions(**options), Loading(loaded, give_up), self.told.append)
+        self.task = asyncio.create_task(server.run(self.listener))
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(5):
+            while (await self.http.get("/health")).status_code != 200:
+                await asyncio.sleep(0.005)
+
+    async def held(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.engine.held) < count:
+                await asyncio.sleep(0.005)
+
+    def ask(self, **body: object) -> "asyncio.Task[httpx.Response]":
+        return asyncio.create_task(self.http.post("/v1/completions", json={"prompt": "hi"} | body))
+
+
+@asynccontextmanager
+async def running(load: Callable[[], None] = fine, give_up: Callable[[], None] = fine, **options: object) -> AsyncIterator[Run]:
+    run = Run(load, give_up, **options)
+    yield run
+    await run.http.aclose()
+    assert run.task.done(), "the server was left running"
+    run.listener.close()
+
+
+async def test_sigterm_drains_and_exits_with_0() -> None:
+    async with running() as run:
+        await run.ready()
+        run.engine.hold = True
+        asking = run.ask()
+        await run.held(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        assert (await run.ask()).status_code == 503
+        assert not run.task.done()
+        run.engine.release()
+        assert (await asking).status_code == 200
+        assert await asyncio.wait_for(run.task, 5) == 0 and run.engine.closed
+        assert run.told[0].startswith("Loading") and run.told[1].startswith("Ready: fake on http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("second", [False, True])
+async def test_what_outlasts_the_timeout_or_a_second_signal_is_answered_with_an_error(second: bool) -> None:
+    async with running(shutdown_timeout=60 if second else 0.05) as run:
+        await run.ready()
+        run.engine.hold = True
+        asking, stream = run.ask(), run.ask(stream=True)
+        await run.held(2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        if second:
+            await asyncio.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert (await asking).status_code == 503 and (await stream).status_code == 503
+        assert (await asking).headers["retry-after"] == "1"
+        assert await asyncio.wait_for(run.task, 5) == 0
+        assert len(run.engine.aborted) == 2
+
+
+async def test_a_dead_engine_ends_the_server_with_1() -> None:
+    async with running() as run:
+        await run.ready()
+        run.engine.hold = True
+        asking = run.ask()
+        await run.held(1)
+        run.engine.dead = EngineDead("The engine process ended: killed by signal 9.")
+        assert run.engine.watcher is not None
+        threading.Thread(target=run.engine.watcher, args=(run.engine.dead,)).start()
+        assert (await asking).status_code == 500
+        assert await asyncio.wait_for(run.task, 5) == 1
+        assert "killed by signal 9" in run.told[-1]
+
+
+async def test_while_the_model_loads_requests_are_answered_503() -> None:
+    gate = threading.Event()
+    async with running(load=lambda: gate.wait(5) and None) as run:
+        answer = await run.ask()
+        assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+        assert (await run.http.get("/readyz")).json() == {"status": "loading"}
+        assert (await run.http.get("/livez")).status_code == 200
+        gate.set()
+        await run.ready()
+        assert (await run.ask()).status_code == 200
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await asyncio.wait_for(run.task, 5) == 0
+
+
+async def test_sigterm_while_loading_gives_the_model_up() -> None:
+    gate = threading.Event()
+
+    def load() -> None:
+        gate.wait(5)
+        raise ModelError("The engine process ended while it loaded.")
+
+    async with running(load, gate.set) as run:
+        assert (await run.http.get("/health")).status_code == 503
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(run.task, 5) == 0
+
+
+async def test_a_model_that_cant_be_loaded_raises() -> None:
+    def load() -> None:
+        raise ModelError("There is no such model.")
+
+    async with running(load) as run:
+        with pytest.raises(ModelError, match="no such model"):
+            await asyncio.wait_for(run.task, 5)
+
+
+def test_a_taken_port_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(PortTaken, match="Can't listen on"):
+            bind("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(PortTaken):
+        bind("no.such.host.invalid", 1)

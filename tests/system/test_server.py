@@ -1,0 +1,208 @@
+"""A real server with a real model, asked by the official `openai` client and by plain HTTP."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import jsonschema
+import openai
+import pytest
+
+from tests.system.served import Served, served
+
+KEY = "secret"
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "visits": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["city", "visits"],
+    "additionalProperties": False,
+}
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    options = [
+        "--api-key",
+        KEY,
+        "--served-model-name",
+        "smol",
+        "--context-length",
+        "1024",
+        "--num-pages",
+        "256",
+        "--threads",
+        "1",
+    ]
+    with served(*options) as running:
+        yield running.ready()
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=60) as ready:
+        yield ready
+
+
+@pytest.fixture(scope="module")
+def http(server: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as ready:
+        yield ready
+
+
+def pages_held(http: httpx.Client) -> tuple[int, int]:
+    """Pages that calls hold, and calls that run or wait."""
+    state = http.get("/get_server_info").json()["internal_states"][0]
+    return state["pages_held"], state["running"] + state["waiting"] + state["compiling"]
+
+
+def test_chat_whole_and_streamed_are_the_same_text(client: openai.OpenAI) -> None:
+    options = {"model": "smol", "messages": QUESTION, "temperature": 0, "max_tokens": 24}
+    whole = client.chat.completions.create(**options)
+    assert "Paris" in (whole.choices[0].message.content or "")
+    assert whole.choices[0].finish_reason == "stop" and whole.usage is not None
+    stream = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    usage = chunks[-1].usage
+    assert usage is not None and usage.completion_tokens == whole.usage.completion_tokens
+    assert usage.prompt_tokens_details is not None and (usage.prompt_tokens_details.cached_tokens or 0) > 0
+
+
+def test_samples_seeds_stops_and_logprobs(client: openai.OpenAI) -> None:
+    def texts() -> list[str]:
+        answer = client.chat.completions.create(model="smol", messages=QUESTION, n=3, seed=5, temperature=1.2, max_tokens=8)
+        return [choice.message.content or "" for choice in answer.choices]
+
+    first = texts()
+    assert first == texts() and len(set(first)) > 1
+    stopped = client.chat.completions.create(model="smol", messages=QUESTION, temperature=0, stop=[" is"], max_tokens=24)
+    assert stopped.choices[0].message.content == "The capital of France" and stopped.choices[0].finish_reason == "stop"
+    scored = client.chat.completions.create(
+        model="smol", messages=QUESTION, temperature=0, max_tokens=2, logprobs=True, top_logprobs=3
+    )
+    assert scored.choices[0].logprobs is not None and scored.choices[0].logprobs.content is not None
+    for entry in scored.choices[0].logprobs.content:
+        assert len(entry.top_logprobs) == 3 and entry.logprob == pytest.approx(entry.top_logprobs[0].logprob)
+        assert bytes(entry.bytes or ()).decode() == entry.token
+
+
+def test_json_schema_output_is_valid(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "trip", "strict": True, "schema": SCHEMA}}
+    for seed in range(3):
+        answer = client.chat.completions.create(
+            model="smol", messages=QUESTION, response_format=form, temperature=1.3, seed=seed, max_tokens=64
+        )
+        jsonschema.validate(json.loads(answer.choices[0].message.content or ""), SCHEMA)
+        assert answer.choices[0].finish_reason == "stop"
+
+
+def test_other_constraints(client: openai.OpenAI) -> None:
+    def text(**extra: object) -> str:
+        made = client.completions.create(model="smol", prompt="Answer: ", temperature=1.5, max_tokens=32, extra_body=extra)
+        return made.choices[0].text
+
+    assert re.fullmatch(r"[a-c]{3}-\d\d", text(regex=r"[a-c]{3}-\d\d"))
+    assert text(structured_outputs={"choice": ["left", "right"]}) in {"left", "right"}
+    assert text(guided_grammar='start: "yes" | "no"') in {"yes", "no"}
+    answer = client.chat.completions.create(
+        model="smol", messages=QUESTION, response_format={"type": "json_object"}, temperature=0, max_tokens=200
+    )
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+
+
+def test_completions_with_echo_and_logprobs(client: openai.OpenAI) -> None:
+    scored = client.completions.create(model="smol", prompt="The sky is blue", echo=True, max_tokens=0, logprobs=1)
+    logprobs = scored.choices[0].logprobs
+    assert scored.choices[0].text == "The sky is blue" and logprobs is not None
+    assert "".join(logprobs.tokens or ()) == "The sky is blue"
+    assert logprobs.token_logprobs is not None and logprobs.token_logprobs[0] is None
+    assert all(value is not None and value <= 0 for value in logprobs.token_logprobs[1:])
+    parts = client.completions.create(model="smol", prompt=["One, two,", [1, 2, 3]], max_tokens=4, temperature=0, stream=True)
+    texts = {0: "", 1: ""}
+    for part in parts:
+        texts[part.choices[0].index] += part.choices[0].text
+    assert "three" in texts[0] and texts[1]
+
+
+def test_the_clients_errors_are_openais(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="gpt-x", messages=QUESTION)
+    assert missing.value.param == "model" and missing.value.status_code == 404
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 1024") as long:
+        client.completions.create(model="smol", prompt="word " * 2000)
+    assert long.value.param == "prompt"
+    with pytest.raises(openai.BadRequestError, match="tools"):
+        client.chat.completions.create(
+            model="smol", messages=QUESTION, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        )
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+    assert client.models.retrieve("smol").id == "smol"
+    assert [model.id for model in client.models.list()] == ["smol"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("extra", [{"regex": "(unclosed"}, {"ebnf": "start: nothing"}, {"json_schema": {"type": "banana"}}])
+def test_a_bad_grammar_is_refused_before_the_first_byte(client: openai.OpenAI, extra: dict[str, object], stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="smol", prompt="x", stream=stream, extra_body=extra)
+    assert client.completions.create(model="smol", prompt="x", max_tokens=1).choices[0].text
+
+
+def test_a_request_that_can_never_fit_the_pool_is_refused_with_numbers(http: httpx.Client) -> None:
+    answer = http.post("/generate", json={"text": "x", "sampling_params": {"max_new_tokens": 10**6}})
+    assert answer.status_code == 400 and "1024" in answer.json()["error"]["message"]
+
+
+def test_native_route_and_scores(http: httpx.Client) -> None:
+    body = {"text": "The capital of France is", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+    answer = http.post("/generate", json=body).json()
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 4} and len(answer["output_ids"]) == 4
+    scores = http.post(
+        "/branchpoint/score", json={"segments": [{"type": "text", "text": "The sky is"}], "options": [" blue", " xylophone"]}
+    ).json()
+    assert sum(scores["logprobs"][0]) > sum(scores["logprobs"][1])
+    tokens = http.post("/tokenize", json={"prompt": "The sky"}).json()["tokens"]
+    assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "The sky"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served, http: httpx.Client, stream: bool) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True, "n": 4, "stream": stream}
+    headers = {"authorization": f"Bearer {KEY}"}
+    began = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=2 if stream else 1) as short:
+            try:
+                with short.stream("POST", "/v1/completions", json=body) as answer:
+                    for _ in answer.iter_lines():
+                        began.set()
+                        return  # leaves, with the stream open
+            except httpx.ReadTimeout:
+                began.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    deadline = time.monotonic() + 20
+    while pages_held(http) == (0, 0):
+        assert time.monotonic() < deadline, "the request never began"
+        time.sleep(0.02)
+    assert began.wait(20)
+    asking.join(20)
+    gone = time.monotonic()
+    while pages_held(http) != (0, 0):
+        assert time.monotonic() < gone + 1, "its pages are still held"
+        time.sleep(0.05)
+
+
+def test_openapi_names_every_route(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/generate", "/metrics", "/health", "/v1/models"} <= set(paths)
