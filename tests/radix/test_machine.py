@@ -60,7 +60,7 @@ class PoolAndTree(RuleBasedStateMachine):
 
     def suffix(self, draw: st.DataObject) -> list[int]:
         """Up to about two and a half pages, of few enough tokens that prefixes meet."""
-        return draw.draw(st.lists(st.integers(0, 1), max_size=2 + self.size * 5 // 2), label="suffix")
+        return draw.draw(st.lists(st.sampled_from([0, 0, 1, 1, 2, 3]), max_size=2 + self.size * 5 // 2), label="suffix")
 
     def prompt(self, draw: st.DataObject) -> list[int]:
         """An earlier prompt or running sequence, cut somewhere and continued in another way."""
@@ -241,4 +241,4 @@ def test_random_operations_match_the_naive_model() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_random_operations_match_the_naive_model() -> None:
-    assert set(run(max_examples=2000, steps=100)) == EVENTS
+    assert set(run(max_examples=1500, steps=100)) == EVENTS

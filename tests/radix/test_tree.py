@@ -289,6 +289,22 @@ def test_a_path_that_was_split_is_joined_again_when_nothing_needs_the_split(tree
     assert [(node["tokens"], len(node["pages"]), node["hits"]) for node in tree.dump()["nodes"]] == [(long, 5, 1)]
 
 
+def test_a_path_is_joined_as_far_as_the_next_branch(tree: RadixTree, store: Store) -> None:
+    long = list(range(18))
+    store(long)
+    for cut in (3, 6, 12):
+        store([*long[:cut], 99])
+    tree.match(PrefixKey("", long)).release()
+    assert tree.evict(2) == 2
+    store(long)
+    assert [(node["parent"], node["tokens"]) for node in tree.dump()["nodes"]] == [
+        (None, long[:12]),
+        (0, long[12:]),
+        (0, [99]),
+    ]
+    assert tree.peek(PrefixKey("", long)) == 18
+
+
 def test_the_dump_counts_hits_and_names_parents(tree: RadixTree, store: Store) -> None:
     store([1, 2, 3, 4, 5, 6])
     store([1, 2, 3, 9, 9])
