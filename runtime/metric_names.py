@@ -1,0 +1,119 @@
+"""The metrics that are exported: what each means, and what vLLM's and SGLang's dashboards call it. Read by `metrics.py`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["METRICS", "REASONS", "REFUSALS", "Metric"]
+
+REASONS = ("stop", "length", "abort", "error")
+REFUSALS = ("invalid_request", "capacity", "overloaded")
+
+_TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+    2560.0,
+)
+_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_E2E = (
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+    1920.0,
+    7680.0,
+)
+_TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+_N = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 128.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One quantity: `key` in the code, its names after `vllm:` and `sglang:` (None: that one has none), and what it tells.
+
+    `label` is the one label besides those of the server, with its `values`, which all exist from the start.
+    """
+
+    key: str
+    kind: Literal["gauge", "counter", "histogram"]
+    vllm: str | None
+    sglang: str | None
+    about: str
+    buckets: tuple[float, ...] = ()
+    label: str = ""
+    values: tuple[str, ...] = ()
+
+
+METRICS = (
+    Metric("running", "gauge", "num_requests_running", "num_running_reqs", "Sequences in the running batch."),
+    Metric("queued", "gauge", "num_requests_waiting", None, "Sequences that wait for pages or for their grammar."),
+    Metric(
+        "queued_by",
+        "gauge",
+        "num_requests_waiting_by_reason",
+        None,
+        "Waiting sequences: for capacity, or deferred until their grammar is compiled.",
+        label="reason",
+        values=("capacity", "deferred"),
+    ),
+    Metric("waiting", "gauge", None, "num_queue_reqs", "Sequences that wait for pages."),
+    Metric("compiling", "gauge", None, "num_grammar_queue_reqs", "Sequences that wait for their grammar."),
+    Metric("usage", "gauge", "kv_cache_usage_perc", "token_usage", "Part of the KV pages that running sequences hold, 0 to 1."),
+    Metric("used_tokens", "gauge", None, "num_used_tokens", "Places in the KV pages that running sequences hold, in tokens."),
+    Metric("max_tokens", "gauge", None, "max_total_num_tokens", "Size of the KV pool, in tokens."),
+    Metric("hit_rate", "gauge", None, "cache_hit_rate", "Part of the prompt tokens since the last look that were cached."),
+    Metric("throughput", "gauge", None, "gen_throughput", "Generated tokens a second since the last look."),
+    Metric("prompt", "counter", "prompt_tokens", "prompt_tokens", "Prompt tokens, cached ones too."),
+    Metric("generated", "counter", "generation_tokens", "generation_tokens", "Generated tokens."),
+    Metric("cached", "counter", "prompt_tokens_cached", "cached_tokens", "Prompt tokens whose KV was reused."),
+    Metric("queries", "counter", "prefix_cache_queries", None, "Prompt tokens looked up in the prefix cache."),
+    Metric("hits", "counter", "prefix_cache_hits", None, "Prompt tokens found in the prefix cache."),
+    Metric("preempted", "counter", "num_preemptions", "num_retracted_requests", "Sequences put back for want of pages."),
+    Metric("finished", "counter", "request_success", None, "Calls ended, by reason.", label="finished_reason", values=REASONS),
+    Metric("refused", "counter", "admission_rejections", None, "Calls refused, by reason.", label="reason", values=REFUSALS),
+    Metric("requests", "counter", None, "num_requests", "Calls that came to an end."),
+    Metric("aborted", "counter", None, "num_aborted_requests", "Calls that were aborted."),
+    Metric("constrained", "counter", None, "num_so_requests", "Calls with a grammar."),
+    Metric("ttft", "histogram", "time_to_first_token_seconds", "time_to_first_token_seconds", "Until the first token.", _TTFT),
+    Metric("itl", "histogram", "inter_token_latency_seconds", "inter_token_latency_seconds", "Between tokens of a sample.", _ITL),
+    Metric("tpot", "histogram", "request_time_per_output_token_seconds", None, "Mean time a token, after the first.", _ITL),
+    Metric("e2e", "histogram", "e2e_request_latency_seconds", "e2e_request_latency_seconds", "From arrival to the end.", _E2E),
+    Metric("queue", "histogram", "request_queue_time_seconds", "queue_time_seconds", "Until the first batch.", _E2E),
+    Metric("prompt_size", "histogram", "request_prompt_tokens", "prompt_tokens_histogram", "Prompt tokens of a call.", _TOKENS),
+    Metric("output_size", "histogram", "request_generation_tokens", "generation_tokens_histogram", "Tokens generated.", _TOKENS),
+    Metric("n", "histogram", "request_params_n", None, "Samples asked for.", _N),
+    Metric("limit", "histogram", "request_params_max_tokens", None, "max_tokens asked for.", _TOKENS),
+)

@@ -1,0 +1,201 @@
+"""Prometheus metrics of one server, under vLLM's names and under SGLang's, so that dashboards of either work unedited.
+
+Fed by the engine's stats (`update`) and by the events of each call (`watch`); what is exported stands in `metric_names.py`.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from branchpoint.runtime.messages import (
+    Call,
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    ModelInfo,
+    SampleFinished,
+    ScoreCall,
+    Scored,
+    Usage,
+)
+from branchpoint.runtime.metric_names import METRICS, REFUSALS, Metric
+from branchpoint.runtime.stats import EngineStats
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Series = Gauge | Counter | Histogram
+OnEvent = Callable[[Event], None]
+
+
+class Metrics:
+    """All series of one served model, each at 0 from the start. Thread-safe; has its own registry. `clock` gives seconds."""
+
+    def __init__(self, info: ModelInfo, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._info = info
+        self._clock = clock
+        self._board = _Board(info)
+        self._lock = threading.Lock()
+        self._last: EngineStats | None = None
+        self._last_time = clock()
+
+    def update(self, stats: EngineStats) -> None:
+        """Take in a snapshot of the engine; snapshots come in order."""
+        with self._lock:
+            board, now = self._board, self._clock()
+            before, seconds = self._last or _nothing(stats), now - self._last_time
+            self._last, self._last_time = stats, now
+            old, new = before.totals, stats.totals
+            prompt, cached = new.prompt_tokens - old.prompt_tokens, new.cached_tokens - old.cached_tokens
+            generated = new.completion_tokens - old.completion_tokens
+            for key, value in (
+                ("prompt", prompt),
+                ("queries", prompt),
+                ("cached", cached),
+                ("hits", cached),
+                ("generated", generated),
+            ):
+                board.count(key, value)
+            board.count("preempted", new.preemptions - old.preemptions)
+            pages = stats.pages_free + stats.pages_cached + stats.pages_held
+            board.set("running", stats.running)
+            board.set("queued", stats.waiting + stats.compiling)
+            board.set("queued_by", stats.waiting, "capacity")
+            board.set("queued_by", stats.compiling, "deferred")
+            board.set("waiting", stats.waiting)
+            board.set("compiling", stats.compiling)
+            board.set("usage", stats.pages_held / pages if pages else 0.0)
+            board.set("used_tokens", stats.pages_held * self._info.page_size)
+            board.set("hit_rate", cached / prompt if prompt > 0 else 0.0)
+            board.set("throughput", generated / seconds if seconds > 0 else 0.0)
+
+    def watch(self, call: Call | ScoreCall, on_event: OnEvent) -> OnEvent:
+        """Count the events of a call that arrives now, on their way to `on_event`."""
+        meter = _CallMeter(self._board, call, self._clock)
+
+        def counted(event: Event) -> None:
+            meter.take(event)
+            on_event(event)
+
+        return counted
+
+    def render(self) -> bytes:
+        """All series as text (`CONTENT_TYPE`)."""
+        return self._board.render()
+
+
+class _Board:
+    """The series themselves, by key and label."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._registry = CollectorRegistry()
+        self._series: dict[tuple[str, str], list[Series]] = {}
+        vllm = {"model_name": info.name, "engine": "0"}
+        ranks = dict.fromkeys(("tp_rank", "pp_rank", "moe_ep_rank"), "0")
+        sglang = {"model_name": info.name, "engine_type": "unified", **ranks}
+        for metric in METRICS:
+            self._add(metric, f"vllm:{metric.vllm}" if metric.vllm else "", vllm)
+            self._add(metric, f"sglang:{metric.sglang}" if metric.sglang else "", sglang)
+        self.set("max_tokens", info.num_pages * info.page_size)
+        config = {"block_size": str(info.page_size), "num_gpu_blocks": str(info.num_pages)}
+        about = Gauge("vllm:cache_config_info", "The KV pool, in labels.", [*vllm, *config], registry=self._registry)
+        about.labels(**vllm, **config).set(1)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _add(self, metric: Metric, name: str, labels: dict[str, str]) -> None:
+        if not name:
+            return
+        names = [*labels, metric.label] if metric.label else [*labels]
+        family: Series
+        if metric.kind == "histogram":
+            family = Histogram(name, metric.about, names, registry=self._registry, buckets=metric.buckets)
+        else:
+            family = (Gauge if metric.kind == "gauge" else Counter)(name, metric.about, names, registry=self._registry)
+        for value in metric.values or ("",):
+            own = {metric.label: value} if metric.label else {}
+            self._series.setdefault((metric.key, value), []).append(family.labels(**labels, **own))
+
+    def set(self, key: str, value: float, label: str = "") -> None:
+        for series in self._series[key, label]:
+            assert isinstance(series, Gauge)
+            series.set(value)
+
+    def count(self, key: str, amount: float = 1, label: str = "") -> None:
+        for series in self._series[key, label]:
+            assert isinstance(series, Counter)
+            series.inc(max(0, amount))
+
+    def observe(self, key: str, value: float) -> None:
+        for series in self._series[key, ""]:
+            assert isinstance(series, Histogram)
+            series.observe(value)
+
+
+class _CallMeter:
+    """Times one call from its events."""
+
+    def __init__(self, board: _Board, call: Call | ScoreCall, clock: Callable[[], float]) -> None:
+        self._board = board
+        self._call = call
+        self._clock = clock
+        self._arrived = clock()
+        self._first: float | None = None
+        self._latest: dict[int, float] = {}
+        self._reasons: list[str] = []
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self._delta(event)
+        elif isinstance(event, SampleFinished):
+            self._reasons.append(event.reason)
+        elif isinstance(event, Failed) and event.kind in REFUSALS and self._first is None:
+            self._board.count("refused", label=event.kind)
+        else:
+            self._end(event)
+
+    def _delta(self, event: Delta) -> None:
+        now = self._clock()
+        if self._first is None:
+            self._first = now
+            self._board.observe("ttft", now - self._arrived)
+        elif event.index in self._latest:
+            self._board.observe("itl", now - self._latest[event.index])
+        self._latest[event.index] = now
+
+    def _end(self, event: Completed | Scored | Failed) -> None:
+        board, now = self._board, self._clock()
+        board.count("requests")
+        board.observe("e2e", now - self._arrived)
+        if isinstance(event, Failed):
+            aborted = event.kind == "aborted"
+            board.count("finished", label="abort" if aborted else "error")
+            board.count("aborted", 1 if aborted else 0)
+            return
+        board.count("finished", label="length" if "length" in self._reasons else "stop")
+        self._sizes(event.usage, now)
+
+    def _sizes(self, usage: Usage, now: float) -> None:
+        board, call = self._board, self._call
+        board.observe("queue", usage.queue_seconds)
+        board.observe("prompt_size", usage.prompt_tokens)
+        board.observe("output_size", usage.completion_tokens)
+        if isinstance(call, ScoreCall):
+            return
+        board.observe("n", call.sampling.n)
+        board.count("constrained", 1 if call.constraint is not None else 0)
+        if call.sampling.max_tokens is not None:
+            board.observe("limit", call.sampling.max_tokens)
+        later = usage.completion_tokens - call.sampling.n
+        if self._first is not None and later > 0:
+            board.observe("tpot", (now - self._first) / later)
+
+
+def _nothing(stats: EngineStats) -> EngineStats:
+    """What came before the first snapshot."""
+    return EngineStats(0, 0, 0, stats.pages_free, 0, 0, 0, 0, 0, 0, Usage())

@@ -1,0 +1,142 @@
+"""Metrics count what happened, under both sets of names, and exist before anything has."""
+
+import re
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from branchpoint.constrained.spec import Regex
+from branchpoint.runtime.messages import (
+    Call,
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    ModelInfo,
+    SampleFinished,
+    ScoreCall,
+    Scored,
+    Usage,
+)
+from branchpoint.runtime.metric_names import METRICS
+from branchpoint.runtime.metrics import Metrics
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.stats import EngineStats
+
+INFO = ModelInfo("tiny", "", "llama", 100, 64, 10, 16, (0,))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def values(metrics: Metrics) -> dict[str, float]:
+    """Every sample by name, with what its labels add to the server's own."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            own = [value for name, value in sample.labels.items() if name in ("reason", "finished_reason", "le")]
+            found["|".join([sample.name, *own])] = sample.value
+    return found
+
+
+def stats(**changes: object) -> EngineStats:
+    fields = dict.fromkeys(EngineStats.__struct_fields__[:-1], 0) | {"pages_free": 10, "totals": Usage()} | changes
+    return EngineStats(**fields)  # type: ignore[arg-type]
+
+
+def test_every_series_exists_at_zero_before_the_first_request() -> None:
+    found = values(Metrics(INFO))
+    for metric in METRICS:
+        ending = {"gauge": "", "counter": "_total", "histogram": "_count"}[metric.kind]
+        for name in (f"vllm:{metric.vllm}" if metric.vllm else "", f"sglang:{metric.sglang}" if metric.sglang else ""):
+            for value in metric.values or ("",):
+                if name and metric.key != "max_tokens":
+                    assert found["|".join(filter(None, [name + ending, value]))] == 0.0, name
+    assert found["sglang:max_total_num_tokens"] == 160
+    assert found["vllm:cache_config_info"] == 1
+
+
+def test_series_carry_the_labels_that_dashboards_select_by() -> None:
+    text = Metrics(INFO).render().decode()
+    assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
+    assert re.search(r'sglang:num_running_reqs\{engine_type="unified",.*model_name="tiny"', text)
+
+
+def test_stats_move_gauges_and_add_to_counters() -> None:
+    clock = Clock()
+    metrics = Metrics(INFO, clock=clock)
+    clock.now += 2
+    metrics.update(stats(running=3, waiting=2, compiling=1, pages_free=2, pages_cached=4, pages_held=4))
+    clock.now += 2
+    usage = Usage(prompt_tokens=100, cached_tokens=25, completion_tokens=50, preemptions=2)
+    metrics.update(stats(running=1, pages_held=5, pages_free=5, totals=usage))
+    found = values(metrics)
+    assert found["vllm:num_requests_running"] == found["sglang:num_running_reqs"] == 1
+    assert found["vllm:kv_cache_usage_perc"] == found["sglang:token_usage"] == 0.5
+    assert found["vllm:prompt_tokens_total"] == found["sglang:prompt_tokens_total"] == 100
+    assert found["vllm:prefix_cache_hits_total"] == found["sglang:cached_tokens_total"] == 25
+    assert found["vllm:num_preemptions_total"] == 2
+    assert found["sglang:gen_throughput"] == 25
+    assert found["sglang:cache_hit_rate"] == 0.25
+    metrics.update(stats(totals=usage))
+    assert values(metrics)["vllm:generation_tokens_total"] == 50
+
+
+def test_a_call_is_timed_from_its_arrival_to_its_end() -> None:
+    clock = Clock()
+    metrics = Metrics(INFO, clock=clock)
+    passed: list[Event] = []
+    sampling = SamplingParams(max_tokens=20, n=2)
+    on_event = metrics.watch(Call("a", (1,), sampling, Regex("a+")), passed.append)
+    usage = Usage(prompt_tokens=7, completion_tokens=6, queue_seconds=0.25)
+    events: list[tuple[float, Event]] = [
+        (0.5, Delta("a", 0, "x", (1,))),
+        (0.1, Delta("a", 1, "y", (2,))),
+        (0.2, Delta("a", 0, "z", (3,))),
+        (0.0, SampleFinished("a", 0, "stop")),
+        (0.0, SampleFinished("a", 1, "length")),
+        (0.2, Completed("a", usage)),
+    ]
+    for seconds, event in events:
+        clock.now += seconds
+        on_event(event)
+    assert passed == [event for _, event in events]
+    found = values(metrics)
+    expected = {"time_to_first_token": 0.5, "inter_token_latency": 0.3, "e2e_request_latency": 1.0}
+    for name, total in expected.items():
+        assert abs(found[f"vllm:{name}_seconds_sum"] - total) < 1e-6
+        assert found[f"sglang:{name}_seconds_count"] == 1
+    assert abs(found["vllm:request_time_per_output_token_seconds_sum"] - 0.125) < 1e-6
+    assert found["sglang:queue_time_seconds_sum"] == found["vllm:request_queue_time_seconds_sum"] == 0.25
+    assert found["vllm:request_success_total|length"] == 1
+    assert found["vllm:request_params_n_sum"] == 2
+    assert found["sglang:num_so_requests_total"] == 1
+
+
+def test_ends_are_counted_by_what_they_were() -> None:
+    metrics = Metrics(INFO)
+    ends: list[Event] = [
+        Failed("a", "aborted", ""),
+        Failed("a", "engine_dead", ""),
+        Failed("a", "overloaded", ""),
+        Failed("a", "capacity", ""),
+        Scored("a", ((0.0,),), Usage()),
+    ]
+    for end in ends:
+        metrics.watch(ScoreCall("a", (1,), ((2,),)), lambda event: None)(end)
+    found = values(metrics)
+    counted = {reason: found[f"vllm:request_success_total|{reason}"] for reason in ("stop", "length", "abort", "error")}
+    assert counted == {"stop": 1, "length": 0, "abort": 1, "error": 1}
+    assert found["vllm:admission_rejections_total|overloaded"] == found["vllm:admission_rejections_total|capacity"] == 1
+    assert found["sglang:num_aborted_requests_total"] == 1
+    assert found["sglang:num_requests_total"] == 3
+
+
+def test_two_servers_in_one_process_count_apart() -> None:
+    first, second = Metrics(INFO), Metrics(INFO)
+    first.watch(Call("a", (1,)), lambda event: None)(Failed("a", "internal", ""))
+    assert values(first)["sglang:num_requests_total"] == 1
+    assert values(second)["sglang:num_requests_total"] == 0
