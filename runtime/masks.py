@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from branchpoint.constrained.grammar import Matcher, MaskRow, mask_words
+from branchpoint.constrained.grammar import MaskRow, Matcher, mask_words
 from branchpoint.runtime.plan import StepPlan, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
@@ -54,7 +54,9 @@ class MaskFiller:
         if not wanted:
             return StepMasks(None, [])
         rows = np.full((row, self._words), -1, dtype=np.int32)
-        return StepMasks(rows, [(sequence, self._pool.submit(_fill, rows[index], matcher)) for index, sequence, matcher in wanted])
+        return StepMasks(
+            rows, [(sequence, self._pool.submit(_fill, rows[index], matcher)) for index, sequence, matcher in wanted]
+        )
 
     def close(self) -> None:
         """Wait for running fills and end the threads."""

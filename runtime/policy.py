@@ -6,7 +6,7 @@ first, so that nobody starves.
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Protocol
 
 from branchpoint.runtime.config import Policy
@@ -16,7 +16,7 @@ __all__ = ["MAX_OVERTAKEN", "AdmissionOrder", "FirstCome", "LongestPrefix", "Pro
 
 MAX_OVERTAKEN = 256
 MAX_MATCHED = 256
-MAX_PROGRAMS = 65_536
+MAX_REMEMBERED = 65_536
 
 
 class AdmissionOrder(Protocol):
@@ -81,18 +81,39 @@ class LongestPrefix:
         return (-sequence.hints.priority, not due, -matched, sequence.arrival, sequence.index)
 
 
+class _Begun:
+    """Numbers programs, or forks, in the order in which they began; those that were silent for longest are forgotten."""
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[Hashable, int] = OrderedDict()
+        self._next = 0
+
+    def note(self, name: Hashable) -> None:
+        if name not in self._numbers:
+            self._numbers[name] = self._next
+            self._next += 1
+        self._numbers.move_to_end(name)
+        if len(self._numbers) > MAX_REMEMBERED:
+            self._numbers.popitem(last=False)
+
+    def age(self, name: Hashable, arrival: int) -> tuple[int, int]:
+        """Sorts what has begun before the rest, which goes by `arrival`."""
+        number = self._numbers.get(name)
+        return (1, number) if number is not None else (2, arrival)
+
+
 class ProgramFirst:
     """Programs that have begun before new ones, the oldest program first, siblings of a fork one after another."""
 
     def __init__(self) -> None:
         self._aging = _Aging()
-        self._begun: OrderedDict[str, int] = OrderedDict()
-        self._num_begun = 0
+        self._programs = _Begun()
+        self._forks = _Begun()
 
     def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
         """By priority, then those due, then begun programs, then age of the program, then of the fork, then of the call."""
         self._aging.forget_before(min((sequence.arrival for sequence in waiting), default=0))
-        first: dict[object, int] = {}
+        first: dict[Hashable, int] = {}
         for sequence in waiting:
             program, fork = self._program(sequence), self._fork(sequence)
             first[program] = min(first.get(program, sequence.arrival), sequence.arrival)
@@ -101,23 +122,17 @@ class ProgramFirst:
         def key(sequence: Sequence) -> tuple[int, ...]:
             if self._aging.is_due(sequence):
                 return (-sequence.hints.priority, 0, sequence.arrival, sequence.index)
-            program = self._program(sequence)
-            begun = self._begun.get(program)
-            age = (1, begun) if begun is not None else (2, first[program])
-            return (-sequence.hints.priority, *age, first[self._fork(sequence)], sequence.arrival, sequence.index)
+            program, fork = self._program(sequence), self._fork(sequence)
+            ages = (*self._programs.age(program, first[program]), *self._forks.age(fork, first[fork]))
+            return (-sequence.hints.priority, *ages, sequence.arrival, sequence.index)
 
         return sorted(waiting, key=key)
 
     def admitted(self, sequence: Sequence) -> None:
-        """Its program has begun; the programs that were silent for longest are forgotten."""
+        """Its program and its fork have begun."""
         self._aging.admitted(sequence)
-        program = self._program(sequence)
-        if program not in self._begun:
-            self._begun[program] = self._num_begun
-            self._num_begun += 1
-        self._begun.move_to_end(program)
-        if len(self._begun) > MAX_PROGRAMS:
-            self._begun.popitem(last=False)
+        self._programs.note(self._program(sequence))
+        self._forks.note(self._fork(sequence))
 
     def _program(self, sequence: Sequence) -> str:
         return sequence.hints.program or f"call {sequence.call_id}"

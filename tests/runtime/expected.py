@@ -137,7 +137,9 @@ def assert_as_expected(call: Call | ScoreCall, got: Collected, length: int = CON
         assert (got.tokens.get(index, ()), got.text.get(index, "")) == (tuple(sample.tokens), sample.text)
         assert (finished.reason, finished.stop) == (sample.reason, sample.stop)
         if call.sampling.logprobs is not None:
-            entries = [(entry.token, entry.logprob, tuple(pair[:2] for pair in entry.top)) for entry in got.logprobs.get(index, ())]
+            entries = [
+                (entry.token, entry.logprob, tuple(pair[:2] for pair in entry.top)) for entry in got.logprobs.get(index, ())
+            ]
             assert entries == sample.entries
             assert all(entry.text == TABLE.bytes_of(entry.token) for entry in got.logprobs.get(index, ()))
         assert finished.completion_tokens == sample.made

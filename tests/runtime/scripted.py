@@ -68,8 +68,8 @@ def choose(state: int, seed: int, position: int, allowed: Iterable[int]) -> int:
 
 @dataclass
 class ScriptedRunner:
-    """Obeys plans over `num_pages` pages. `fault` is raised by the next execute, which leaves garbage behind. Prompts that contain
-    a token of `poison` give broken rows.
+    """Obeys plans over `num_pages` pages. `fault` is raised by the next execute, which leaves garbage behind. Prompts that
+    contain a token of `poison` give broken rows.
     """
 
     num_pages: int = 64

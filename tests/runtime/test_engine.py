@@ -5,7 +5,7 @@ import pytest
 from branchpoint.constrained.spec import Choice
 from branchpoint.runtime.admission import derive_seed
 from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, Overloaded
-from branchpoint.runtime.messages import Call, Completed, Failed, Scored, ScoreCall
+from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.expected import assert_as_expected, expect
 from tests.runtime.scripted import (
@@ -76,7 +76,12 @@ def test_a_grammar_is_held_and_its_forced_tokens_are_not_sampled(places: tuple[s
 
 
 def test_stops_act_under_a_grammar_in_forced_text_too() -> None:
-    for options in ({"stop": ("ef",)}, {"stop_token_ids": (5,)}, {"stop": ("ef",), "logprobs": 0}, {"stop_token_ids": (4, 5), "logprobs": 1}):
+    for options in (
+        {"stop": ("ef",)},
+        {"stop_token_ids": (5,)},
+        {"stop": ("ef",), "logprobs": 0},
+        {"stop_token_ids": (4, 5), "logprobs": 1},
+    ):
         one = call(constraint=Choice(("1,2", "3", "4", "5", "6,7")), **options)
         assert_as_expected(one, run(make_engine(), one)["a"])
 
@@ -282,7 +287,10 @@ def test_fail_all_ends_every_call() -> None:
         engine.submit(call(name))
     engine.step()
     events = engine.fail_all(EngineDead("The engine stops."))
-    assert {(event.id, event.kind) for event in events if isinstance(event, Failed)} == {("a", "engine_dead"), ("b", "engine_dead")}
+    assert {(event.id, event.kind) for event in events if isinstance(event, Failed)} == {
+        ("a", "engine_dead"),
+        ("b", "engine_dead"),
+    }
     engine.check()
     assert not engine.has_work and engine.stats().pages_held == 0
     engine.close()

@@ -1,16 +1,20 @@
 """Whatever the pages, batches, chunks and neighbours: the same tokens, one end for each call, and no page lost."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from branchpoint.runtime.messages import Call, Completed, Failed, Scored, ScoreCall
+from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored
 from tests.runtime.expected import assert_as_expected
 from tests.runtime.scripted import CONTEXT, Collected, ScriptedCompiler, ScriptedRunner, collect, make_engine, run
 from tests.runtime.strategies import any_call
 
 LONGEST, MOST = 30, 12
-RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink what fails takes longer than a test may
+)
 
 pools = st.sampled_from([1, 4, 16]).flatmap(
     lambda size: st.tuples(st.just(size), st.integers(-(-(LONGEST + MOST + 6) // size), 400 // size + 4))
@@ -25,7 +29,7 @@ setups = st.fixed_dictionaries(
 )
 
 
-@settings(RELAXED, max_examples=200)
+@settings(RELAXED, max_examples=150)
 @given(st.data(), pools, setups)
 def test_same_tokens_at_any_page_size_chunk_pool_and_batch(
     data: st.DataObject, pool: tuple[int, int], setup: dict[str, object]
@@ -43,7 +47,7 @@ def test_same_tokens_at_any_page_size_chunk_pool_and_batch(
     assert all(plan.num_tokens <= setup["max_batch_tokens"] for plan in runner.plans)
     for one, got in ((one, results[one.id].end) for one in calls):
         assert isinstance(got, Completed | Scored)
-        if not got.usage.preemptions and setup["radix_cache"]:
+        if not got.usage.preemptions and (isinstance(one, Call) and one.sampling.n == 1):
             assert got.usage.cached_tokens + got.usage.prefilled_tokens == got.usage.prompt_tokens
     engine.close()
 
@@ -132,5 +136,5 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.close()
 
 
-EngineMachine.TestCase.settings = settings(RELAXED, max_examples=60, stateful_step_count=30)
+EngineMachine.TestCase.settings = settings(RELAXED, max_examples=100, stateful_step_count=30)
 test_random_operations_keep_the_books_and_the_answers = EngineMachine.TestCase
