@@ -33,7 +33,7 @@ class RunContext:
         self.namespace = namespace
         self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
         self.cancelled = False
-        self._closed = False
+        self.closed = False
         self._lock = threading.Lock()
         self._open: set[Pending] = set()
         self._failures: list[Failure] = []
@@ -60,7 +60,7 @@ class RunContext:
 
     def check_open(self) -> None:
         """Raise ProgramError where the run is over."""
-        if self._closed:
+        if self.closed:
             raise ProgramError(
                 f"The run of {self.program!r} is over; its states can be read, not added to.", program=self.program
             )
@@ -136,7 +136,7 @@ class RunContext:
     def close(self) -> None:
         """Let nothing more be added, and abort what is still open."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             is_open = bool(self._open)
         if is_open:
             self.cancel()

@@ -82,7 +82,7 @@ class Executor:
 
     def _abort(self, entry: Pending, why: str) -> None:
         failure = Failure(entry, RequestAborted(f"The call was aborted: {why}."))
-        failure.observed = entry.place.context.cancelled
+        failure.observed = entry.place.context.closed
         entry.place.context.settle(entry, failure)
 
     def _start(self, entry: Pending) -> None:

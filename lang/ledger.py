@@ -66,7 +66,6 @@ class Failure:
 
     def error(self) -> ProgramError:
         """A new error to raise, the cause chained."""
-        self.observed = True
         entry, cause = self.entry, self.cause
         place = entry.place
         where = f"{entry.origin}" + (f", branch {'.'.join(map(str, place.branch))}" if place.branch else "")
@@ -168,8 +167,9 @@ class Pending(Entry):
         self.check()
 
     def check(self) -> None:
-        """Raise ProgramError where it is known to have failed."""
+        """Raise ProgramError where it is known to have failed; the program has seen it then."""
         if self.failure is not None:
+            self.failure.observed = True
             raise self.failure.error()
 
 

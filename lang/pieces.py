@@ -1,39 +1,54 @@
 """The text of a state as it comes: its ledger's entries one after another, each with its own stream.
 
-`State.text_iter` reads it in threads, `text_async_iter` in event loops, the executor for the stream of all branches.
+A state's readers end at what it holds so far, a run's when the run does; the executor copies the streams of all branches.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-from branchpoint.lang.errors import UnknownVariable
+from branchpoint.lang.errors import ProgramError, UnknownVariable
 from branchpoint.lang.ledger import Entry, Pending, walk
 from branchpoint.lang.stream import Reader, Replay
 from branchpoint.lang.variables import CallEntry
 
-__all__ = ["Log", "follow", "pieces", "read_text", "read_variable"]
+__all__ = ["Cancel", "Log", "follow", "pieces", "read_call", "read_coming", "read_so_far", "read_to_end"]
 
 Log = Replay[Entry]
 """The entries that a state itself added, in order."""
+
+Cancel = Callable[[CallEntry], None]
+"""Aborts a call that nobody reads any more."""
 
 
 def _of(entry: Entry) -> Replay[str] | list[str]:
     return entry.pieces if isinstance(entry, Pending) else [segment.text for segment in entry.segments]
 
 
-def pieces(log: Log, base: Entry | None = None) -> Iterator[str]:
-    """The text before the log (up to `base`), then that of the log, piece by piece. Raises what the state failed with."""
-    for entry in walk(base):
-        yield from _of(entry)
-    for entry in log:
+def pieces(entries: Iterable[Entry]) -> Iterator[str]:
+    """The text of these entries, piece by piece. Raises what one of them failed with."""
+    for entry in entries:
         yield from _of(entry)
 
 
-async def follow(log: Log, base: Entry | None = None) -> AsyncIterator[str]:
-    """As `pieces`, in an event loop."""
-    for entry in walk(base):
+def _seen(entries: Iterable[Entry]) -> Iterator[str]:
+    """As `pieces`, for a program that reads its own state: what fails has been seen by it."""
+    for entry in entries:
+        try:
+            yield from _of(entry)
+        except ProgramError:
+            if isinstance(entry, Pending):
+                entry.check()
+            raise
+
+
+async def follow(log: Log) -> AsyncIterator[str]:
+    """The text of a log to its end, in an event loop."""
+    async for entry in log:
         async for piece in _asynchronous(_of(entry)):
             yield piece
-    async for entry in log:
+
+
+async def _follow(entries: Iterable[Entry]) -> AsyncIterator[str]:
+    for entry in entries:
         async for piece in _asynchronous(_of(entry)):
             yield piece
 
@@ -47,49 +62,69 @@ async def _asynchronous(source: Replay[str] | list[str]) -> AsyncIterator[str]:
             yield piece
 
 
-def read_text(log: Log, base: Entry | None, on_last_close: Callable[[], None] | None) -> Reader[str]:
-    """A reader of the whole text. `on_last_close` is called when the only reader goes before the end."""
+def read_so_far(tail: Entry | None, cancel: Cancel | None) -> Reader[str]:
+    """A reader of the text up to `tail`; it ends there. `cancel` is called for each call whose only reader goes."""
+    entries = list(walk(tail))
+    return Reader(_seen(entries), _follow(entries), _counted(_calls(entries), cancel))
+
+
+def read_call(entry: CallEntry, cancel: Cancel | None) -> Reader[str]:
+    """A reader of one call's text."""
+    return Reader(_seen([entry]), _follow([entry]), _counted([entry], cancel))
+
+
+def read_to_end(log: Log, on_last_close: Callable[[], None] | None) -> Reader[str]:
+    """A reader of a log's text until the run is over. `on_last_close` is called when the only reader goes before that."""
     log.enter()
 
     def close() -> None:
         if log.leave() and on_last_close is not None:
             on_last_close()
 
-    return Reader(pieces(log, base), follow(log, base), close)
+    return Reader(pieces(log), follow(log), close)
 
 
-def read_variable(log: Log, base: Entry | None, name: str, cancel: Callable[[CallEntry], None] | None) -> Reader[str]:
+def read_coming(log: Log, name: str, cancel: Cancel | None) -> Reader[str]:
     """A reader of the first call named `name`, which may come later; raises UnknownVariable if it doesn't."""
     found: list[CallEntry] = []
 
     def keep(entry: Entry) -> bool:
-        if isinstance(entry, CallEntry) and entry.name == name and not found:
+        if isinstance(entry, CallEntry) and entry.name == name:
             found.append(entry)
             entry.pieces.enter()
         return bool(found)
 
     def synchronous() -> Iterator[str]:
-        if any(map(keep, walk(base))) or any(map(keep, log)):
-            yield from found[0].pieces
-        else:
+        if not any(map(keep, log)):
             raise _unknown(name)
+        yield from found[0].pieces
 
     async def asynchronous() -> AsyncIterator[str]:
-        if not any(map(keep, walk(base))):
-            async for entry in log:
-                if keep(entry):
-                    break
-            else:
-                raise _unknown(name)
+        async for entry in log:
+            if keep(entry):
+                break
+        else:
+            raise _unknown(name)
         async for piece in found[0].pieces:
             yield piece
 
-    def close() -> None:
-        for entry in found:
-            if entry.pieces.leave() and cancel is not None:
-                cancel(entry)
+    return Reader(synchronous(), asynchronous(), lambda: _leave(found, cancel))
 
-    return Reader(synchronous(), asynchronous(), close)
+
+def _calls(entries: Iterable[Entry]) -> list[CallEntry]:
+    return [entry for entry in entries if isinstance(entry, CallEntry)]
+
+
+def _counted(calls: list[CallEntry], cancel: Cancel | None) -> Callable[[], None]:
+    for entry in calls:
+        entry.pieces.enter()
+    return lambda: _leave(calls, cancel)
+
+
+def _leave(calls: list[CallEntry], cancel: Cancel | None) -> None:
+    for entry in calls:
+        if entry.pieces.leave() and cancel is not None:
+            cancel(entry)
 
 
 def _unknown(name: str) -> UnknownVariable:

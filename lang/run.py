@@ -10,6 +10,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from branchpoint.lang.context import RunContext
+from branchpoint.lang.pieces import pieces, read_coming, read_to_end
 from branchpoint.lang.report import Report
 from branchpoint.lang.result import Meta
 from branchpoint.lang.state import State
@@ -107,12 +108,17 @@ class Run(Generic[R]):
         return self._state.messages()
 
     def text_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
-        """The text of `name` (None: the whole text) as it comes. `cancel`: closing the only reader aborts the request."""
-        return self._state.text_iter(name, cancel=cancel)
+        """The text of the first call named `name` (None: the whole text) as it comes, to its end; for `for` or `async for`.
+
+        `cancel`: closing the only reader aborts the call (the run). Raises what failed, after what came before.
+        """
+        if name is None:
+            return read_to_end(self._state.log, self._context.cancel if cancel else None)
+        return read_coming(self._state.log, name, self._context.abort if cancel else None)
 
     def text_async_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
-        """As `text_iter`, for `async for`."""
-        return self._state.text_async_iter(name, cancel=cancel)
+        """`text_iter` by its other name."""
+        return self.text_iter(name, cancel=cancel)
 
     def branches_iter(self) -> Reader[tuple[Branch, str]]:
         """The text that each state adds, tagged with its branch, in the order in which it came (run with `stream=True`).
@@ -124,7 +130,7 @@ class Run(Generic[R]):
             self.wait()
             replay = Replay()
             for state in self.states:
-                for piece in state.own_pieces():
+                for piece in pieces(state.log):
                     replay.put((state.branch, piece))
             replay.end()
         return Reader(iter(replay), aiter(replay), lambda: None)

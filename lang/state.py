@@ -6,13 +6,13 @@ One state is used by one thread at a time; its forks are states of their own.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
 from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, flatten, role
 from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry, text_of, turns_of
-from branchpoint.lang.pieces import Log, pieces, read_text, read_variable
+from branchpoint.lang.pieces import Log, read_call, read_so_far
 from branchpoint.lang.result import Meta
 from branchpoint.lang.scopes import RoleScope, TextScope
 from branchpoint.lang.stream import Reader, Replay
@@ -191,18 +191,20 @@ class State:
         ]
 
     def text_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
-        """The text of `name` (None: the whole text) as it comes. `cancel`: closing the only reader aborts the request."""
-        context = self.place.context
-        if name is None:
-            return read_text(self.log, self._base, context.cancel if cancel else None)
-        return read_variable(self.log, self._base, name, context.abort if cancel else None)
+        """The text of `name`, or the whole text that was added so far, as it comes; for `for` or `async for`.
 
-    def own_pieces(self) -> Iterator[str]:
-        """The text that this state added to its parent's, as it comes."""
-        return pieces(self.log)
+        `cancel`: closing the only reader of a call aborts the call. To read to the end of a run, ask the run.
+        """
+        abort = self.place.context.abort if cancel else None
+        if name is None:
+            return read_so_far(self._tail, abort)
+        variable = self._find(name)
+        if not isinstance(variable, CallEntry):
+            raise ProgramMistake(f"Variable {name!r} was not made by gen or select, so there is no stream of it.")
+        return read_call(variable, abort)
 
     def text_async_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
-        """As `text_iter`, for `async for`."""
+        """`text_iter` by its other name."""
         return self.text_iter(name, cancel=cancel)
 
     # structure

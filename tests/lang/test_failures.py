@@ -1,0 +1,296 @@
+"""S11: a failed call fails its state and what came out of it, nothing else; nothing hangs, no thread stays."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import branchpoint as bp
+from branchpoint.lang.backends.base import GenerateRequest
+from branchpoint.lang.backends.fake import Reply, prompt_text
+from branchpoint.runtime.errors import InvalidRequest
+
+
+def run(body: Any, backend: bp.Backend, **options: Any) -> Any:
+    return bp.function(body).run(backend=backend, **options)
+
+
+def failing(request: GenerateRequest) -> Any:
+    return bp.BackendError("broken", status=500) if prompt_text(request).endswith("bad") else "fine"
+
+
+def test_s11_everything_after_a_failure_raises() -> None:
+    def body(s: bp.State) -> list[str]:
+        s += "good" + bp.gen("a")
+        s += "bad" + bp.gen("b")
+        s += "more" + bp.gen("c")
+        reads = [lambda: s["b"], lambda: s["c"], s.text, s.messages, lambda: s.meta("c"), s.sync, lambda: s["never set"]]
+        for read in reads:
+            with pytest.raises(bp.ProgramError, match="gen 'b'") as caught:
+                read()
+            assert caught.value.variable == "b"
+            assert isinstance(caught.value.__cause__, bp.BackendError)
+        with pytest.raises(bp.ProgramError, match="gen 'b'"):
+            s += "too late"
+        with pytest.raises(bp.ProgramError, match="gen 'b'"):
+            s += bp.gen("d")
+        with pytest.raises(bp.ProgramError, match="gen 'b'"):
+            s.fork(2)
+        with pytest.raises(bp.ProgramError, match="gen 'b'"):
+            s.copy()
+        return [s["a"]]
+
+    fake = bp.Fake(failing)
+    assert run(body, fake).value == ["fine"]
+    assert len(fake.requests) == 2
+
+
+def test_s11_a_failure_that_was_handled_does_not_fail_the_run() -> None:
+    def body(s: bp.State) -> str:
+        s += "bad" + bp.gen("a")
+        try:
+            value: str = s["a"]
+        except bp.ProgramError:
+            return "handled"
+        return value
+
+    result = run(body, bp.Fake(failing))
+    assert result.value == "handled"
+    with pytest.raises(bp.ProgramError):
+        result["a"]
+    with pytest.raises(bp.ProgramError):
+        result.text()
+
+
+def test_s11_a_failure_that_was_seen_in_a_stream_does_not_fail_the_run() -> None:
+    def body(s: bp.State) -> str:
+        s += "bad" + bp.gen("a")
+        for stream in (s.text_iter(), s.text_iter("a")):
+            with pytest.raises(bp.ProgramError):
+                list(stream)
+        return "handled"
+
+    assert run(body, bp.Fake(failing)).value == "handled"
+
+
+def test_s11_a_failure_that_nobody_read_fails_the_run() -> None:
+    def body(s: bp.State) -> str:
+        forks = s.fork(2)
+        forks += ["good", "bad"]
+        forks += bp.gen("x")
+        return "done"
+
+    with pytest.raises(bp.ProgramError, match="branch 1") as caught:
+        run(body, bp.Fake(failing))
+    assert caught.value.branch == (1,)
+
+
+def test_s11_other_branches_finish() -> None:
+    def body(s: bp.State) -> list[Any]:
+        s += "Q"
+        forks = s.fork(3)
+        forks += ["good", "bad", "good"]
+        forks += bp.gen("x")
+        forks += " and" + bp.gen("y")
+        assert forks[1].error() is not None
+        assert forks[0].error() is None
+        with pytest.raises(bp.ProgramError):
+            forks[1]["y"]
+        s += bp.gen("after")
+        return [forks[0]["y"], forks[2]["y"], s["after"]]
+
+    assert run(body, bp.Fake(failing)).value == ["fine", "fine", "fine"]
+
+
+def test_s11_forks_that_came_out_of_a_failed_state_fail_and_earlier_ones_do_not() -> None:
+    def body(s: bp.State) -> str:
+        (before,) = s.fork(1)
+        before += "good" + bp.gen("x")
+        s += "bad" + bp.gen("y")
+        with s.fork(2) as forks:
+            forks += bp.gen("z")
+            (inner,) = forks[1].fork(1)
+            inner += bp.gen("z")
+        for state in (*forks, inner):
+            with pytest.raises(bp.ProgramError, match="gen 'y'"):
+                state["z"]
+        value: str = before["x"]
+        return value
+
+    async def script(request: GenerateRequest) -> Any:
+        await asyncio.sleep(0.02)  # the program goes on before the call fails
+        return failing(request)
+
+    fake = bp.Fake(script)
+    assert run(body, fake).value == "fine"
+    assert len(fake.requests) == 2
+
+
+def test_s11_run_raises_at_once_without_waiting_for_slow_branches() -> None:
+    def body(s: bp.State) -> None:
+        forks = s.fork(2)
+        forks += ["bad", "slow"]
+        forks += bp.gen("x")
+
+    fake = bp.Fake(lambda request: Reply("x", delay=60) if prompt_text(request) == "slow" else failing(request))
+    with pytest.raises(bp.ProgramError, match="broken"):
+        run(body, fake)
+    assert len(fake.aborted) == 1
+
+
+def test_s11_the_errors_of_the_engine_keep_their_kind() -> None:
+    with pytest.raises(bp.ProgramError, match="too long") as caught:
+        run(lambda s: s.__iadd__(bp.gen("x")) and None, bp.Fake(InvalidRequest("too long", param="prompt")))
+    assert isinstance(caught.value.__cause__, InvalidRequest)
+    assert caught.value.status is None
+
+
+def test_s11_a_failure_in_the_middle_of_a_text_is_no_value() -> None:
+    def body(s: bp.State) -> None:
+        s += bp.gen("x")
+
+    result = bp.function(body).stream(backend=bp.Fake(Reply("abcdef", error=bp.BackendError("cut off"))))
+    pieces = []
+    with pytest.raises(bp.ProgramError, match="cut off"):
+        pieces.extend(result.text_iter("x"))
+    with pytest.raises(bp.ProgramError, match="cut off"):
+        result["x"]
+
+
+def test_s11_a_backend_that_ends_too_early_fails_the_call() -> None:
+    class Silent(bp.Fake):
+        async def generate(self, request: GenerateRequest) -> Any:
+            return
+            yield
+
+    class Short(bp.Fake):
+        async def score(self, request: Any) -> Any:
+            return (await super().score(request)).__class__(request.id, (), None)  # type: ignore[arg-type]
+
+    with pytest.raises(bp.ProgramError, match="without a terminal"):
+        run(lambda s: s.__iadd__(bp.gen("x")) and None, Silent())
+    with pytest.raises(bp.ProgramError, match="scored 0 options, 1"):
+        run(lambda s: s.__iadd__(bp.select("x", ["a"])) and None, Short())
+
+
+def test_s11_a_state_can_be_read_but_not_added_to_after_its_run() -> None:
+    kept: list[bp.State] = []
+
+    def body(s: bp.State) -> None:
+        s += bp.gen("x")
+        kept.append(s)
+
+    run(body, bp.Fake("abc"))
+    assert kept[0]["x"] == kept[0].text() == "abc"
+    with pytest.raises(bp.ProgramError, match="is over"):
+        kept[0] += "more"
+    with pytest.raises(bp.ProgramError, match="is over"):
+        kept[0].fork(1)
+
+
+def test_s11_no_thread_stays_whatever_happens() -> None:
+    def good(s: bp.State) -> None:
+        s += bp.gen("x")
+
+    def raising(s: bp.State) -> None:
+        s += bp.gen("x")
+        raise LookupError
+
+    def bad(s: bp.State) -> None:
+        s += "bad" + bp.gen("x")
+
+    before = threading.active_count()
+    fake = bp.Fake(failing)
+    for body in (good, raising, bad):
+        for stream in (False, True):
+            try:
+                run(body, fake, stream=stream).wait()
+            except (LookupError, bp.ProgramError):
+                continue
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert threading.active_count() == before
+
+
+def test_s11_many_states_need_no_more_threads() -> None:
+    def body(s: bp.State) -> list[str]:
+        forks = s.fork(500)
+        forks += lambda number: f"{number} " + bp.gen("x")
+        forks += bp.gen("y")
+        counts.append(threading.active_count())
+        forks.join()
+        counts.append(threading.active_count())
+        values: list[str] = s["y"]
+        return values
+
+    counts: list[int] = []
+    before = threading.active_count()
+    assert run(body, bp.Fake("abc", piece=1)).value == ["abc"] * 500
+    assert max(counts) == before + 1
+
+
+def test_s11_a_failure_deep_in_a_long_ledger_reaches_its_end() -> None:
+    def body(s: bp.State) -> None:
+        s += "bad"
+        for _ in range(3000):
+            s += bp.gen("x")
+        with pytest.raises(bp.ProgramError):
+            s["x"]
+
+    async def script(request: GenerateRequest) -> Any:
+        await asyncio.sleep(0.2)
+        return failing(request)
+
+    fake = bp.Fake(script)
+    run(body, fake)
+    assert len(fake.requests) == 1
+
+
+def test_s11_a_role_closes_although_the_state_failed() -> None:
+    def body(s: bp.State) -> None:
+        with s.assistant():
+            s += "bad" + bp.gen("x")
+            s["x"]
+
+    with pytest.raises(bp.ProgramError, match="gen 'x'"):
+        run(body, bp.Fake(failing))
+
+
+def test_s11_a_foreign_backend_brings_no_dispatcher_and_leaves_none() -> None:
+    class Foreign:
+        def __init__(self) -> None:
+            inner = bp.Fake("abc")
+            self.capabilities, self.generate, self.score, self.render = (
+                inner.capabilities,
+                inner.generate,
+                inner.score,
+                inner.render,
+            )
+
+        async def close(self) -> None:
+            return
+
+    def body(s: bp.State) -> str:
+        s += bp.user("Q") + bp.assistant(bp.gen("x"))
+        value: str = s["x"]
+        return value
+
+    before = threading.active_count()
+    backend: Any = Foreign()
+    assert run(body, backend).value == "abc"
+    assert run(body, backend).text().endswith("abc<|im_end|>\n")
+    assert threading.active_count() == before
+
+
+def test_s11_a_run_can_be_cancelled() -> None:
+    fake = bp.Fake(Reply("abc", delay=60))
+    result = run(lambda s: s.__iadd__(bp.gen("x")) and s["x"], fake, stream=True)
+    while not fake.requests:
+        time.sleep(0.001)
+    result.cancel()
+    with pytest.raises(bp.ProgramError, match="aborted"):
+        result.wait()
+    assert fake.aborted

@@ -1,0 +1,41 @@
+"""The report: totals equal the backend's counts, by source line."""
+
+import branchpoint as bp
+from branchpoint.lang.backends.fake import Reply
+
+
+@bp.function
+def program(s: bp.State) -> None:
+    s += "Question"
+    for _ in range(2):
+        s += bp.gen("x")
+    with s.fork(3) as forks:
+        forks += bp.select("y", ["a", "b"])
+
+
+def test_a_report_adds_up_what_the_calls_cost() -> None:
+    run = program.run(backend=bp.Fake(Reply("abcd", forced=1, drafted=2, accepted=2)), seed=11)
+    report = run.report()
+    total = report.total
+    assert total.calls == 5
+    assert (total.forced, total.drafted, total.accepted, total.decoded) == (2, 4, 4, 2)
+    assert total.prefilled + total.reused == 8 + 12 + 3 * 16
+    assert report.seed == run.seed == 11
+    assert report.seconds > 0
+
+
+def test_a_report_goes_by_line() -> None:
+    report = program.run(backend=bp.Fake("abcd")).report()
+    lines = report.by_line()
+    assert [(name, kind, cost.calls) for (_, name, kind), cost in lines.items()] == [("x", "gen", 2), ("y", "select total", 3)]
+    assert all(origin.file == __file__ for origin, _, _ in lines)
+    text = str(report).splitlines()
+    assert text[0].startswith("program (seed ")
+    assert text[-1].startswith("total")
+    assert len({len(line) for line in text[1:]}) == 1
+
+
+def test_a_report_can_be_had_while_the_run_goes_on() -> None:
+    run = program.run(backend=bp.Fake(Reply("ab", delay=0.01)), stream=True)
+    assert run.report().total.calls <= 5
+    assert run.wait().report().total.calls == 5
