@@ -76,10 +76,11 @@ class ChatTemplate:
         options: Mapping[str, object] | None = None,
     ) -> tuple[Text, ...]:
         """As `render`, in segments: the template's text, and, as plain text, whatever in messages looks like a special token."""
-        mark = _unused_character([*messages, *(tools or ())]) if self._contains_special([*messages, *(tools or ())]) else ""
+        said = [*messages, *(tools or ())]
+        mark = _unused_character(said) if any(self._any.search(text) for text in _strings(said)) else ""
         if mark:
-            messages = [self._escape_message(message, mark) for message in messages]
-            tools = None if tools is None else [self._escape_message({"tool": tool}, mark)["tool"] for tool in tools]  # type: ignore[misc]
+            messages = [self._escaped(message, mark, own=message.get("role") == "assistant") for message in messages]
+            tools = None if tools is None else [self._escaped(tool, mark) for tool in tools]
         text = self.render(
             messages,
             add_generation_prompt=add_generation_prompt,
@@ -93,23 +94,24 @@ class ChatTemplate:
         plain = (Text(self._texts[int(part)]) if place % 2 else Text(part, special=True) for place, part in enumerate(parts))
         return tuple(part for part in plain if part.text)
 
-    def _contains_special(self, value: object) -> bool:
-        return any(self._any.search(text) for text in _strings(value))
-
-    def _escape_message(self, message: Message, mark: str) -> dict[str, object]:
-        pattern = self._own if message.get("role") == "assistant" else self._any
+    def _escaped(self, value: Mapping[str, object], mark: str, *, own: bool = False) -> dict[str, object]:
+        """`value` with special tokens' texts as numbers between marks; with `own`, tags stay."""
+        pattern = self._own if own else self._any
         places = {text: place for place, text in enumerate(self._texts)}
+
+        def escape_text(text: str) -> str:
+            return pattern.sub(lambda found: f"{mark}{places[found.group()]}{mark}", text)
 
         def escape(value: object) -> object:
             if isinstance(value, str):
-                return pattern.sub(lambda found: f"{mark}{places[found.group()]}{mark}", value)
+                return escape_text(value)
             if isinstance(value, Mapping):
                 return {escape(key): escape(entry) for key, entry in value.items()}
             if isinstance(value, list | tuple):
                 return [escape(entry) for entry in value]
             return value
 
-        return {key: escape(entry) for key, entry in message.items()}
+        return {escape_text(key): escape(entry) for key, entry in value.items()}
 
 
 def _any_of(texts: Sequence[str]) -> re.Pattern[str]:

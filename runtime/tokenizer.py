@@ -13,15 +13,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding
-from tokenizers import Tokenizer as Backend
-
 from branchpoint.constrained.vocabulary import Vocabulary, vocabulary_from_tokenizer_json
 from branchpoint.runtime.chat_template import ChatTemplate, Message
 from branchpoint.runtime.errors import InvalidRequest, ModelError
-from branchpoint.runtime.messages import Segment, Text
+from branchpoint.runtime.messages import Ids, Segment, Text
 from branchpoint.runtime.tokenizer_files import TokenizerFiles, from_bytes, from_folder, from_gguf
 from branchpoint.runtime.tokenizer_layout import SpecialToken, SpecialTokens, Stretch
+from branchpoint.runtime.tokenizer_text import PlainText
 
 __all__ = ["Prompt", "ScoredOptions", "Tokenizer", "load_tokenizer"]
 
@@ -77,11 +75,7 @@ class Tokenizer:
         self.bos_token_id = names.get("bos_token")
         self.special_ids = frozenset(flagged) | frozenset(self.eos_token_ids)
         self.vocabulary_size = vocabulary_size
-        self._json = _plain_json(layout, self._special)
-        self._fresh = _plain_backend(self._json)
-        bare = _without_prefix(json.loads(self._json))
-        self._bare = self._fresh if bare is None else _plain_backend(bare)
-        self._prefix_after_special = '"Prepend"' in self._json or '"prepend_scheme": "always"' in self._json
+        self._text = PlainText(layout, self._special)
         self._template = None
         if files.chat_template is not None:
             own = [token.text for token in added if token.id in flagged]
@@ -90,7 +84,7 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._bytes: tuple[bytes, ...] = ()
-        highest = max([*self._fresh.get_vocab(with_added_tokens=True).values(), *self.eos_token_ids], default=-1)
+        highest = max([*self._text.ids, *self.eos_token_ids], default=-1)
         if not self.eos_token_ids:
             raise ModelError("The model names no end token, neither in its configuration nor in its tokenizer; add eos_token_id.")
         if highest >= vocabulary_size:
@@ -111,7 +105,7 @@ class Tokenizer:
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = vocabulary_from_tokenizer_json(
-                    self._json, self.eos_token_ids, self.vocabulary_size, self._encode_bytes
+                    self._text.json, self.eos_token_ids, self.vocabulary_size, self._text.encode_bytes
                 )
                 table = list(self._vocabulary.tokens)
                 for token in self._special.by_text.values():
@@ -130,46 +124,40 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The tokens of `text` alone, nothing added. Special tokens are parsed only where `special` says so."""
-        return self._encode_parts((Text(text, special),))
+        return self._encode_parts((Text(text, special),))[0]
 
     def encode_segments(self, segments: Sequence[Segment]) -> list[int]:
         """The tokens of a prompt. Where it begins with a user's text, those that the tokenizer puts before a text come first."""
-        first = next((segment for segment in segments if not isinstance(segment, Text) or segment.text), Text(""))
-        opening = self._opening if isinstance(first, Text) and not first.special else ()
-        return [*opening, *self._encode_parts(segments)]
+        return self._encode_prompt(segments)[0]
 
     def prepare(self, segments: Sequence[Segment], *, heal: bool) -> Prompt:
         """A prompt for `Call`. With `heal`, tokens at the end of a user's text that a longer token could replace are cut.
 
         Raises InvalidRequest where no token is left to begin from.
         """
-        tokens = self.encode_segments(segments)
+        tokens, tail = self._encode_prompt(segments)
         if not tokens:
             raise InvalidRequest("A prompt must have at least one token, got an empty one.", param="prompt")
-        last = next((segment for segment in reversed(segments) if not isinstance(segment, Text) or segment.text), None)
+        last = next(filter(_says_something, reversed(segments)), None)
         if not heal or not isinstance(last, Text) or last.special:
             return Prompt(tuple(tokens))
-        stretch = self._special.lay_out(segments)[-1]
-        assert isinstance(stretch, Stretch)
-        cut = self._healable(tokens[len(tokens) - len(self._encode(stretch)) :])
-        cut = min(cut, len(tokens) - 1)
-        kept, lost = tokens[: len(tokens) - cut], tokens[len(tokens) - cut :]
-        return Prompt(tuple(kept), b"".join(map(self.token_bytes, lost)))
+        kept = len(tokens) - min(self._healable(tokens[len(tokens) - tail :]), len(tokens) - 1)
+        return Prompt(tuple(tokens[:kept]), b"".join(map(self.token_bytes, tokens[kept:])))
 
     def options(self, segments: Sequence[Segment], options: Sequence[str]) -> ScoredOptions:
         """The constant text before a `select` and each option, cut together. Raises InvalidRequest without options."""
         if not options:
             raise InvalidRequest("select needs at least one option, got none.", param="options")
-        parts = self._special.lay_out((*segments, Text("\0")))
-        stretch = parts[-1]
+        marked = (*segments, Text("\0"))  # so that the last part is a stretch: what precedes the options in one text
+        tokens, tail = self._encode_prompt(marked)
+        head = tokens[: len(tokens) - tail]
+        stretch = self._special.lay_out(marked)[-1]
         assert isinstance(stretch, Stretch)
         constant = stretch.text[:-1]
-        whole = self.encode_segments((*segments, Text("\0")))
-        head = whole[: len(whole) - len(self._encode(stretch))]
         joint: list[list[int]] = []
         carried: list[int] = []  # for each option, how many leading tokens carry constant text only
         for option in options:
-            encoding = self._encode(Stretch(constant + option, stretch.after))
+            encoding = self._text.encode(Stretch(constant + option, stretch.after))
             joint.append([*head, *encoding.ids])
             carried.append(len(head) + sum(1 for _ in takewhile(lambda span: span[1] <= len(constant), encoding.offsets)))
         common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*joint, strict=False)))
@@ -230,21 +218,21 @@ class Tokenizer:
             raise InvalidRequest("The model has no chat template; send a plain prompt instead of messages.", param="messages")
         return self._template
 
-    def _encode_parts(self, segments: Sequence[Segment]) -> list[int]:
+    def _encode_prompt(self, segments: Sequence[Segment]) -> tuple[list[int], int]:
+        """The tokens of a prompt, and how many of them are of its last part."""
+        first = next(filter(_says_something, segments), None)
+        opens = not (isinstance(first, Ids) or (first and first.special))
+        tokens, tail = self._encode_parts(segments)
+        return [*self._opening, *tokens] if opens else tokens, tail
+
+    def _encode_parts(self, segments: Sequence[Segment]) -> tuple[list[int], int]:
         tokens: list[int] = []
+        tail = 0
         for part in self._special.lay_out(segments):
-            tokens.extend(self._encode(part).ids if isinstance(part, Stretch) else part)
-        return tokens
-
-    def _encode(self, stretch: Stretch) -> Encoding:
-        fresh = stretch.after == "start" or (stretch.after == "special" and self._prefix_after_special)
-        try:
-            return (self._fresh if fresh else self._bare).encode(stretch.text, add_special_tokens=False)
-        except TypeError as error:
-            raise InvalidRequest("Text must be valid Unicode; it holds half of a surrogate pair.", param="prompt") from error
-
-    def _encode_bytes(self, text: bytes) -> list[int]:
-        return list(self._bare.encode(text.decode(), add_special_tokens=False).ids)
+            ids = self._text.encode(part).ids if isinstance(part, Stretch) else part
+            tokens.extend(ids)
+            tail = len(ids)
+        return tokens, tail
 
     def _healable(self, tokens: Sequence[int]) -> int:
         """How many tokens at the end could, as bytes, be the beginning of one longer token."""
@@ -254,41 +242,14 @@ class Tokenizer:
             tail = self.token_bytes(token) + tail
             if len(tail) >= vocabulary.longest:
                 break
-            if vocabulary.has_extension(tail):
+            if vocabulary.has_extension(tail) and tail[0] & 0xC0 != 0x80:  # never in the middle of a character
                 cut = count
         return cut
 
 
+def _says_something(segment: Segment) -> bool:
+    return not isinstance(segment, Text) or bool(segment.text)
+
+
 def _special_token(entry: Mapping[str, Any]) -> SpecialToken:
     return SpecialToken(entry["id"], entry["content"], entry["lstrip"], entry["rstrip"])
-
-
-def _plain_json(layout: dict[str, Any], special: SpecialTokens) -> str:
-    """The tokenizer for text alone: nothing added around it, no cutting to a length, every control token flagged as special."""
-    for entry in layout["added_tokens"]:
-        entry["special"] = entry["special"] or entry["content"] in special.by_text
-    return json.dumps(layout | {"post_processor": None, "truncation": None, "padding": None}, ensure_ascii=False)
-
-
-def _plain_backend(text: str) -> Backend:
-    backend: Backend = Backend.from_str(text)
-    backend.encode_special_tokens = True  # a special token's text is text
-    return backend
-
-
-def _without_prefix(layout: dict[str, Any]) -> str | None:
-    """The tokenizer that puts no space before a text; None where it puts none anyway."""
-    before = json.dumps(layout, ensure_ascii=False)
-    normalizer = layout["normalizer"] or {}
-    if normalizer.get("type") == "Prepend":
-        layout["normalizer"] = None
-    elif normalizer.get("type") == "Sequence":
-        normalizer["normalizers"] = [step for step in normalizer["normalizers"] if step["type"] != "Prepend"]
-    cutter = layout["pre_tokenizer"] or {}
-    for step in (cutter, *cutter.get("pretokenizers", ())):
-        if step.get("type") == "Metaspace":
-            step["prepend_scheme"] = "never"
-        elif step.get("type") == "ByteLevel":
-            step["add_prefix_space"] = False
-    after = json.dumps(layout, ensure_ascii=False)
-    return None if after == before else after
