@@ -12,9 +12,6 @@ from branchpoint.kernels.shared_prefix import merge_parts
 
 __all__ = ["attend", "paged_attention", "write_kv"]
 
-FOLDED_ROWS = 32
-"""Query rows of one key head up to which the heads that share it are attended as rows of one head."""
-
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, places: Tensor) -> None:
     """Write k, v [T, Hkv, D] into the caches [S, Hkv, D] of the same dtype at `places` [T] int64 (all different)."""
@@ -66,19 +63,15 @@ def attend(
     `mask` [B, 1, T, L] is added to the scaled scores; `causal` needs T = L. Log-sum-exps are natural, float32.
     """
     batch, count, heads, dim = q.shape
-    kv_heads = k.shape[2]
-    group = heads // kv_heads
-    fold = group > 1 and count * group <= FOLDED_ROWS and not causal and (mask is None or count == 1)
-    if fold:  # one read of a key head serves all query heads that share it
-        q = q.view(batch, count, kv_heads, group, dim).transpose(2, 3).reshape(batch, count * group, kv_heads, dim)
-        mask = None if mask is None else mask.expand(batch, 1, group, mask.shape[-1])
     form = _flash if q.device.type == "cpu" else _plain
+    if count == 1:  # the query heads that share a key head become rows over it: one read serves them all
+        kv_heads = k.shape[2]
+        q = q.view(batch, kv_heads, heads // kv_heads, dim)
+        mask = None if mask is None else mask.expand(batch, 1, heads // kv_heads, mask.shape[-1])
+        out, sums = form(q, k.transpose(1, 2), v.transpose(1, 2), scale, mask, False)
+        return out.reshape(batch, 1, heads, dim), sums.reshape(batch, 1, heads)
     out, sums = form(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale, mask, causal)
-    out, sums = out.transpose(1, 2), sums.transpose(1, 2)
-    if fold:
-        out = out.view(batch, count, group, kv_heads, dim).transpose(2, 3).reshape(batch, count, heads, dim)
-        sums = sums.view(batch, count, group, kv_heads).transpose(2, 3).reshape(batch, count, heads)
-    return out, sums
+    return out.transpose(1, 2), sums.transpose(1, 2)
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
@@ -104,7 +97,10 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, c
 
 
 def _take(tensor: Tensor, index: slice | Tensor) -> Tensor:
-    return tensor[index] if isinstance(index, slice) else tensor.index_select(0, index)
+    """Entries of the first dimension; a slice is a view."""
+    if not isinstance(index, slice):
+        return tensor.index_select(0, index)
+    return tensor if index.start == 0 and index.stop == len(tensor) else tensor[index]
 
 
 def _write(target: Tensor, index: slice | Tensor, values: Tensor) -> None:

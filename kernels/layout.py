@@ -131,14 +131,16 @@ def _own_parts(slots: list[_Slot], dtype: torch.dtype) -> list[Part]:
         else:
             parts.append(_padded(bucket, dtype))
     for slot in alone:
-        parts += _single(slot)
+        parts += _single(slot, dtype)
     return parts
 
 
-def _single(slot: _Slot) -> list[Part]:
+def _single(slot: _Slot, dtype: torch.dtype) -> list[Part]:
+    """The parts of one slot by itself: one where it has few queries, else its cached tokens and its new ones apart."""
     rows = slot.rows()
-    if slot.count == 1:
-        return [Part(rows, slot.keys(slot.begin, slot.end), rows)]
+    if slot.count == 1 or (slot.count <= SMALL_COUNT and slot.start > slot.begin):
+        mask = None if slot.count == 1 else _causal_mask([slot], dtype)
+        return [Part(rows, slot.keys(slot.begin, slot.end), rows, mask=mask)]
     parts = [Part(rows, slot.keys(slot.start, slot.end), rows, causal=True)]
     if slot.start > slot.begin:
         parts.append(Part(rows, slot.keys(slot.begin, slot.start), rows, merge=True))
@@ -147,31 +149,35 @@ def _single(slot: _Slot) -> list[Part]:
 
 def _padded(slots: list[_Slot], dtype: torch.dtype) -> Part:
     """One part for several small slots. Padding repeats the slot's own last query and key, so that it is always finite."""
-    count = max(slot.count for slot in slots)
-    length = max(slot.end - slot.begin for slot in slots)
-    rows = torch.empty(len(slots), count, dtype=torch.int64)
-    keys = torch.empty(len(slots), length, dtype=torch.int64)
-    for place, slot in enumerate(slots):
-        _fill(rows[place], slot.rows())
-        _fill(keys[place], slot.keys(slot.begin, slot.end))
-    counts = torch.tensor([slot.count for slot in slots])
-    cached = torch.tensor([slot.start - slot.begin for slot in slots])
-    query = torch.minimum(torch.arange(count), counts[:, None] - 1)
-    last = (cached[:, None] + query)[:, None, :, None]
-    hidden = torch.arange(length) > last
-    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf) if hidden.any() else None
-    real = torch.arange(count) < counts[:, None]
+    rows = _rectangle([slot.rows() for slot in slots])
+    keys = _rectangle([slot.keys(slot.begin, slot.end) for slot in slots]).view(-1)
+    mask = _causal_mask(slots, dtype)
     target = _joined([slot.rows() for slot in slots])
+    real = torch.arange(rows.shape[1]) < torch.tensor([slot.count for slot in slots])[:, None]
     if bool(real.all()):
-        return Part(target, keys.view(-1), target, size=len(slots), mask=mask)
-    return Part(rows.view(-1), keys.view(-1), target, size=len(slots), mask=mask, kept=real.view(-1).nonzero()[:, 0])
+        return Part(target, keys, target, size=len(slots), mask=mask)
+    return Part(rows.view(-1), keys, target, size=len(slots), mask=mask, kept=real.view(-1).nonzero()[:, 0])
 
 
-def _fill(row: Tensor, index: Index) -> None:
-    """Write `index` into the start of `row` and repeat its last entry after it."""
-    values = torch.arange(index.start, index.stop) if isinstance(index, slice) else index
-    row[: len(values)] = values
-    row[len(values) :] = values[-1]
+def _causal_mask(slots: list[_Slot], dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores [N, 1, most queries, most own keys]: minus infinity after the query; None where nothing is."""
+    counts = torch.tensor([slot.count for slot in slots])[:, None]
+    cached = torch.tensor([slot.start - slot.begin for slot in slots])[:, None]
+    last = cached + torch.minimum(torch.arange(int(counts.max())), counts - 1)
+    hidden = torch.arange(int((cached + counts).max())) > last[:, None, :, None]
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf) if bool(hidden.any()) else None
+
+
+def _rectangle(indices: Sequence[Index]) -> Tensor:
+    """The indices as rows of one tensor, int64 [N, longest]; shorter ones repeat their last entry."""
+    spans = [(each.start, each.stop) if isinstance(each, slice) else (0, len(each)) for each in indices]
+    bounds = torch.tensor(spans)
+    first, last = bounds[:, :1], bounds[:, 1:] - 1
+    filled = torch.minimum(first + torch.arange(int((last - first).max()) + 1), last)
+    for row, each in zip(filled, indices, strict=True):
+        if not isinstance(each, slice):
+            row.copy_(each[row])
+    return filled
 
 
 def _cached_tokens(pages: Sequence[int], begin: int, end: int, page_size: int) -> Index:
