@@ -6,6 +6,7 @@ look on the wire. Nothing is sent before the first event: what can be refused is
 
 import asyncio
 import logging
+import time
 from typing import Protocol
 
 import msgspec
@@ -74,15 +75,36 @@ class Answer(Response):
             await asyncio.gather(serving, gone, return_exceptions=True)
 
     async def _serve(self, send: Send) -> None:
+        began = time.monotonic()
         with self._gateway.open(self._id, self._calls) as exchange:
+            try:
+                await self._answer(send, exchange)
+            finally:
+                self._log(exchange, time.monotonic() - began)
+
+    def _log(self, exchange: Exchange, seconds: float) -> None:
+        """One line for each request that the engine got, without its text."""
+        usages = exchange.usages
+        told = {
+            "calls": f"{len(usages)}/{len(self._calls)}",
+            "prompt": sum(usage.prompt_tokens for usage in usages),
+            "cached": sum(usage.cached_tokens for usage in usages),
+            "completion": sum(usage.completion_tokens for usage in usages),
+            "finish": ",".join(sorted(set(exchange.reasons))) or "none",
+            "queue": f"{max((usage.queue_seconds for usage in usages), default=0):.3f}s",
+            "total": f"{seconds:.3f}s",
+        }
+        logger.info("%s: %s", self._id, " ".join(f"{name}={value}" for name, value in told.items()))
+
+    async def _answer(self, send: Send, exchange: Exchange) -> None:
+        batch = await exchange.batch()
+        if self._view.stream:
+            await self._stream(send, exchange, batch)
+            return
+        while batch:
+            for call, event in batch:
+                self._view.chunks(call, event)
             batch = await exchange.batch()
-            if self._view.stream:
-                await self._stream(send, exchange, batch)
-                return
-            while batch:
-                for call, event in batch:
-                    self._view.chunks(call, event)
-                batch = await exchange.batch()
         await self._start(send, "application/json")
         await send({"type": "http.response.body", "body": msgspec.json.encode(self._view.whole())})
 

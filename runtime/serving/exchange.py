@@ -9,18 +9,30 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from branchpoint.runtime.client import EngineClient
+from branchpoint.runtime.client import OnEvent
 from branchpoint.runtime.errors import error_from
-from branchpoint.runtime.messages import Call, Completed, Event, Failed, SampleFinished, ScoreCall, Scored
+from branchpoint.runtime.messages import Call, Completed, Event, Failed, FinishReason, SampleFinished, ScoreCall, Scored, Usage
 
 __all__ = ["Exchange"]
 
 
 class Exchange:
-    """A context: entering submits `calls`, leaving aborts those that haven't ended. Belongs to one event loop."""
+    """A context: entering submits `calls`, leaving aborts those that haven't ended. Belongs to one event loop.
 
-    def __init__(self, engine: EngineClient, calls: tuple[Call | ScoreCall, ...], on_exit: Callable[[], None]) -> None:
-        self._engine = engine
+    `usages` are those of the calls that completed, `reasons` those of the samples that ended.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Call | ScoreCall, OnEvent], None],
+        abort: Callable[[str], None],
+        calls: tuple[Call | ScoreCall, ...],
+        on_exit: Callable[[], None],
+    ) -> None:
+        self.usages = list[Usage]()
+        self.reasons = list[FinishReason]()
+        self._submit = submit
+        self._abort = abort
         self._calls = calls
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
@@ -31,7 +43,7 @@ class Exchange:
 
     def __enter__(self) -> Self:
         for index, call in enumerate(self._calls):
-            self._engine.submit(call, self._listener(index))
+            self._submit(call, self._listener(index))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -58,6 +70,9 @@ class Exchange:
             self._arrived.popleft()
             if isinstance(event, Completed | Scored):
                 self._running.discard(event.id)
+                self.usages.append(event.usage)
+            elif isinstance(event, SampleFinished):
+                self.reasons.append(event.reason)
             ready.append((index, event))
         return ready
 
@@ -85,7 +100,7 @@ class Exchange:
         self._closed = True
         for call in self._calls:
             if call.id in self._running:
-                self._engine.abort(call.id)
+                self._abort(call.id)
         self._arrived.clear()
         self._on_exit()
 

@@ -4,6 +4,7 @@ One per API process, made before the model is loaded; `server` attaches the engi
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,12 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from branchpoint.runtime.client import EngineClient
-from branchpoint.runtime.errors import CapacityError
+import msgspec
+
+from branchpoint.runtime.client import EngineClient, OnEvent
+from branchpoint.runtime.errors import CapacityError, EngineDead
 from branchpoint.runtime.messages import Call, Ids, ModelInfo, ScoreCall, Segment, Text
+from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
 from branchpoint.runtime.serving.exchange import Exchange
 from branchpoint.runtime.stats import EngineStats
@@ -58,6 +62,7 @@ class Gateway:
     def __init__(self) -> None:
         self.state = State.LOADING
         self._loaded: Loaded | None = None
+        self._metrics: Metrics | None = None
         self._open = dict[str, Exchange]()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,6 +71,7 @@ class Gateway:
     def attach(self, loaded: Loaded) -> None:
         """The model is there: admit requests."""
         self._loaded = loaded
+        self._metrics = Metrics(msgspec.structs.replace(loaded.info, name=loaded.names[0]))
         self.state = State.READY
 
     @property
@@ -93,7 +99,7 @@ class Gateway:
         loaded = self.loaded
         if request_id in self._open:
             raise ApiError(400, f"A request with id {request_id!r} is still running; ids must be unique.", param="request_id")
-        exchange = Exchange(loaded.engine, calls, partial(self._forget, request_id))
+        exchange = Exchange(self._submit, loaded.engine.abort, calls, partial(self._forget, request_id))
         self._open[request_id] = exchange
         self._idle.clear()
         return exchange
@@ -156,6 +162,14 @@ class Gateway:
         """Where the engine stands."""
         return await asyncio.wrap_future(self.loaded.engine.stats())
 
+    async def metrics(self) -> bytes:
+        """All metrics as text, up to date while the engine lives. Raises ApiError 503 before there is a model."""
+        if self._loaded is None or self._metrics is None:
+            raise ApiError(503, "The model is still loading.", retry_after=5)
+        with contextlib.suppress(EngineDead):  # what it counted until then still holds
+            self._metrics.update(await asyncio.wrap_future(self._loaded.engine.stats()))
+        return self._metrics.render()
+
     async def flush_cache(self) -> None:
         """Forget all cached prefixes that no request uses."""
         await asyncio.wrap_future(self.loaded.engine.flush_cache())
@@ -189,6 +203,10 @@ class Gateway:
     def close(self) -> None:
         """Give back the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, call: Call | ScoreCall, on_event: OnEvent) -> None:
+        assert self._loaded is not None and self._metrics is not None, "calls are opened only once there is a model"
+        self._loaded.engine.submit(call, self._metrics.watch(call, on_event))
 
     def _forget(self, request_id: str) -> None:
         del self._open[request_id]

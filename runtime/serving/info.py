@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from branchpoint.runtime.metrics import CONTENT_TYPE
 from branchpoint.runtime.serving.errors import ApiError
 from branchpoint.runtime.serving.gateway import ABORTED, Gateway, State
 from branchpoint.runtime.serving.wire import Json, Rules, as_request, decode_object
@@ -83,7 +84,7 @@ def _add_health(router: APIRouter, gateway: Gateway) -> None:
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return Response(await gateway.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await gateway.metrics(), headers={"content-type": CONTENT_TYPE})
 
     @router.get("/load")
     async def load() -> Response:

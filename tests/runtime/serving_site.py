@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import httpx
 from starlette.types import ASGIApp
@@ -10,10 +11,10 @@ from starlette.types import ASGIApp
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
 from branchpoint.runtime.serving.options import ServerOptions
-from branchpoint.runtime.tokenizer import load_tokenizer
+from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
 from tests.runtime.serving_fake import EOS, VOCABULARY, FakeEngine
 
-__all__ = ["Site", "open_site"]
+__all__ = ["Site", "open_site", "tokenizer"]
 
 
 @dataclass
@@ -33,12 +34,17 @@ class Site:
         return await self.post("/v1/completions", **({"prompt": "hi"} | body))
 
 
+@cache
+def tokenizer() -> Tokenizer:
+    """One of bytes; ids from 256 on are made-up words."""
+    return load_tokenizer(None, VOCABULARY, (EOS,))
+
+
 @asynccontextmanager
 async def open_site(*, loaded: bool = True, **options: object) -> AsyncIterator[Site]:
     gateway, engine = Gateway(), FakeEngine()
-    tokenizer = load_tokenizer(None, VOCABULARY, (EOS,))
     if loaded:
-        gateway.attach(Loaded(engine, tokenizer, ("fake", "alias"), 8))
+        gateway.attach(Loaded(engine, tokenizer(), ("fake", "alias"), 8))
     app = build_app(gateway, ServerOptions(**options))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:

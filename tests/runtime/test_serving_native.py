@@ -172,6 +172,23 @@ async def test_control(site: Site) -> None:
     assert (await site.http.get("/load")).json() == {"server_load": 0}
 
 
+async def test_metrics_under_both_sets_of_names(site: Site) -> None:
+    await site.complete(max_tokens=2)
+    text = (await site.http.get("/metrics")).text
+    assert 'vllm:num_requests_running{engine="0",model_name="fake"} 0.0' in text
+    assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="fake"} 1.0' in text
+    assert "sglang:num_running_reqs{" in text and "vllm:time_to_first_token_seconds_count" in text
+    async with open_site(loaded=False) as loading:
+        assert (await loading.http.get("/metrics")).status_code == 503
+
+
+async def test_each_request_leaves_one_line_without_its_text(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="branchpoint.serving"):
+        await site.complete(prompt="secret", request_id="one", max_tokens=2)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "branchpoint.serving"]
+    assert line.startswith("one: calls=1/1 prompt=") and "completion=2 finish=length" in line and "secret" not in line
+
+
 async def test_regex_reaches_the_engine_from_sampling_params(site: Site) -> None:
     await generate(site, sampling_params={"regex": "a+"})
     assert last_call(site).constraint == Regex("a+")

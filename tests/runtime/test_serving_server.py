@@ -15,8 +15,8 @@ from branchpoint.runtime.errors import EngineDead, ModelError
 from branchpoint.runtime.serving.gateway import Loaded
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.server import Loading, PortTaken, Server, bind
-from branchpoint.runtime.tokenizer import load_tokenizer
-from tests.runtime.serving_fake import EOS, VOCABULARY, FakeEngine
+from tests.runtime.serving_fake import FakeEngine
+from tests.runtime.serving_site import tokenizer
 
 
 def fine() -> None:
@@ -32,7 +32,7 @@ class Run:
 
         def loaded() -> Loaded:
             load()
-            return Loaded(self.engine, load_tokenizer(None, VOCABULARY, (EOS,)), ("fake",), 8)
+            return Loaded(self.engine, tokenizer(), ("fake",), 8)
 
         server = Server(ServerOptions(**options), Loading(loaded, give_up), self.told.append)
         self.task = asyncio.create_task(server.run(self.listener))
