@@ -145,7 +145,7 @@ def run_here(job: Job, backend: Backend, executor: Executor | None = None) -> Ru
         session = _Session(job, executor)
         try:
             value = session.call()
-        except BaseException as error:
+        except BaseException as error:  # whatever ends the program ends the run too, and goes on up
             session.finish(error)
             raise
         session.finish(None)
@@ -160,7 +160,7 @@ async def run_async(job: Job, backend: Backend) -> Run[Any]:
         session = _Session(job, executor)
         try:
             value = await session.acall()
-        except BaseException as error:
+        except BaseException as error:  # whatever ends the program ends the run too, and goes on up
             session.finish(error)
             raise
         session.finish(None)
