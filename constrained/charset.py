@@ -4,6 +4,7 @@ Used by `regex.py` only. Surrogates are in no set: no UTF-8 text has them.
 """
 
 import _sre  # type: ignore[import-not-found]  # the very case mapping that `re` compiles with; not in typeshed
+import bisect
 from collections.abc import Callable, Iterable
 from functools import cache
 from re import _casefix  # type: ignore[attr-defined]  # the extra equivalences that `re` compiles with; not in typeshed
@@ -67,25 +68,27 @@ def category(name: str, *, ascii_only: bool) -> CharSet:
 
 def fold_case(chars: CharSet, *, ascii_only: bool) -> CharSet:
     """The set with everything that `re.IGNORECASE` holds equal to one of its members."""
-    extra = [
-        (code, code)
-        for group in _case_groups(ascii_only=ascii_only)
-        if any(low <= code <= high for code in group for low, high in chars)
-        for code in group
-    ]
-    return union([*chars, *extra])
+    groups = _case_groups(ascii_only=ascii_only)
+    cased = _cased(ascii_only=ascii_only)
+    found: set[int] = set()
+    for low, high in chars:
+        for code in cased[bisect.bisect_left(cased, low) : bisect.bisect_right(cased, high)]:
+            found.update(groups[code])
+    return union([*chars, *((code, code) for code in found)])
 
 
 @cache
-def _case_groups(*, ascii_only: bool) -> tuple[tuple[int, ...], ...]:
-    """Code points that differ in case only, as groups of two or more."""
-    groups: dict[int, list[int]] = {}
-    if ascii_only:
-        return tuple((code, code + 32) for code in range(ord("A"), ord("Z") + 1))
-    for code in range(_LAST_CASED + 1):
-        groups.setdefault(_sre.unicode_tolower(code), []).append(code)
-    for lower, others in _casefix._EXTRA_CASES.items():
-        for other in others:
-            groups[lower] = list({*groups[lower], *groups[other]})
-            groups[other] = groups[lower]
-    return tuple({tuple(sorted(group)) for group in groups.values() if len(group) > 1})
+def _cased(*, ascii_only: bool) -> tuple[int, ...]:
+    return tuple(sorted(_case_groups(ascii_only=ascii_only)))
+
+
+@cache
+def _case_groups(*, ascii_only: bool) -> dict[int, tuple[int, ...]]:
+    """By code point: all that differ from it in case only, itself among them. Those without case are left out."""
+    groups: dict[int, set[int]] = {}
+    for code in range(0x80 if ascii_only else _LAST_CASED + 1):
+        groups.setdefault(_sre.unicode_tolower(code), set()).add(code)
+    for lower, others in () if ascii_only else _casefix._EXTRA_CASES.items():
+        joined = set().union(groups[lower], *(groups[other] for other in others))
+        groups |= dict.fromkeys((lower, *others), joined)
+    return {code: tuple(group) for group in groups.values() if len(group) > 1 for code in group}

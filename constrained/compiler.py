@@ -3,6 +3,7 @@
 The scheduler calls `compile` when a sequence arrives and admits it when the future is done; nothing here runs in its loop.
 """
 
+import contextlib
 import functools
 import threading
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from branchpoint.constrained.automaton import count_states
+from branchpoint.constrained.disjoint import rewrite_one_of
 from branchpoint.constrained.ebnf import normalise_ebnf
 from branchpoint.constrained.engines.choice import ChoiceGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine
@@ -213,7 +215,7 @@ class GrammarCompiler:
     def _json_schema(self, constraint: JsonSchema, prefix: str) -> CompiledGrammar:
         if constraint.engine == "outlines":
             raise UnsupportedKeyword("engine", "", "outlines-core drops schema keywords in silence; leave the engine to us.")
-        schema = prune_uninhabited(normalise_schema(parse_schema(constraint.schema)))
+        schema = rewrite_one_of(prune_uninhabited(normalise_schema(parse_schema(constraint.schema))))
         options = json_options(schema, constraint.whitespace)
         try:
             return self._llguidance().json_schema(options.text, options.engine, prefix, options.narrowed)
@@ -226,7 +228,8 @@ class GrammarCompiler:
             node = Series((*literal(prefix), node))
         pattern = write_regex(node)
         if constraint.engine == "outlines" and count_states(node, self._limits.index_states) is not None:
-            return self._outlines().regex(pattern)
+            with contextlib.suppress(InvalidRegex):  # what the index can't hold, the other engine does
+                return self._outlines().regex(pattern)
         try:
             return self._llguidance().regex(pattern)
         except GrammarError as error:

@@ -11,6 +11,7 @@ from branchpoint.constrained.vocabulary import Vocabulary
 __all__ = ["canonical_tokens"]
 
 _WHOLE = 256  # bytes of output that are tokenised again in full
+_LONGEST = 2048  # bytes appended at once; the rest is forced next time
 _TAILS = (8, 3)  # shorter histories to try where the longer one wasn't cut canonically, in tokens
 
 
@@ -22,6 +23,8 @@ def canonical_tokens(vocabulary: Vocabulary, history: Sequence[int], forced: byt
     """
     if not forced:
         return []
+    if len(forced) > _LONGEST:
+        forced, ends = forced[:_LONGEST], False
     for tail in _tails(vocabulary, history):
         before = vocabulary.text(tail)
         try:

@@ -16,9 +16,10 @@ from branchpoint.constrained.errors import EmptyLanguage, InvalidRegex, LimitExc
 
 __all__ = ["Chars", "Choice", "Node", "Repeat", "Series", "literal", "normalise_regex", "parse_regex", "write_regex"]
 
-_MAX_LENGTH = 65_536
+_MAX_LENGTH = 32_768
 _MAX_DEPTH = 100
 _MAX_EXPANDED = 100_000
+_MAX_RANGES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def parse_regex(pattern: str) -> Node:
     node = _Reader(pattern).sequence(list(tree), tree.state.flags, at_start=True, at_end=True)
     if node is None:
         raise EmptyLanguage(f"No text matches the pattern {shorten(repr(pattern))}.")
+    if (ranges := _ranges(node)) > _MAX_RANGES:
+        raise LimitExceeded(f"A pattern's classes may have {_MAX_RANGES:,} ranges of characters in all, got {ranges:,}.")
     if (size := _expanded(node)) > _MAX_EXPANDED:
         raise LimitExceeded(f"A pattern may stand for {_MAX_EXPANDED:,} characters with its repeats written out, got {size:,}.")
     return node
@@ -110,6 +113,17 @@ def _expanded(node: Node) -> int:
             return sum(map(_expanded, parts))
         case Repeat(body, low, high):
             return _expanded(body) * max(1, low if high is None else high)
+
+
+def _ranges(node: Node) -> int:
+    """Ranges of all classes, each as often as it is written."""
+    match node:
+        case Chars(chars):
+            return len(chars)
+        case Series(parts) | Choice(parts):
+            return sum(map(_ranges, parts))
+        case Repeat(body):
+            return _ranges(body)
 
 
 def _depth(pattern: str) -> int:
@@ -129,6 +143,7 @@ class _Reader:
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
+        self._sets: dict[tuple[str, int], CharSet] = {}
 
     def sequence(self, items: Sequence[Any], flags: int, *, at_start: bool, at_end: bool) -> Node | None:
         parts: list[Node] = []
@@ -144,8 +159,10 @@ class _Reader:
     def _item(self, item: tuple[Any, Any], flags: int, at_start: bool, at_end: bool) -> Node | None:
         code, value = item
         if code in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN, op.CATEGORY):
-            chars = self._chars(item, flags)
-            return Chars(chars) if chars else None
+            name = (repr(item), flags)
+            if name not in self._sets:
+                self._sets[name] = self._chars(item, flags)
+            return Chars(self._sets[name]) if self._sets[name] else None
         if code is op.BRANCH:
             read = [self.sequence(list(branch), flags, at_start=at_start, at_end=at_end) for branch in value[1]]
             alive = tuple(branch for branch in read if branch is not None)

@@ -220,8 +220,9 @@ def _base(keyword: str, value: object, pointer: str) -> list[tuple[str, Any]]:
 def _check_counts(schema: Mapping[str, Any], pointer: str) -> None:
     """`minProperties` is counted by the engine, but a repeated key would count twice: only what needs no second key."""
     least = schema.get("minProperties", 0)
-    required = schema.get("required", ())
-    if isinstance(least, int) and isinstance(required, list) and least > max(1, len(required)):
+    required = schema.get("required")
+    named = len(required) if isinstance(required, list) else 0
+    if isinstance(least, int) and least > max(1, named):
         raise UnsupportedKeyword("minProperties", f"{pointer}/minProperties", "more than 1, and more than the required ones.")
 
 

@@ -17,7 +17,6 @@ from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
 
-_LONGEST_FORCED = 2048  # bytes appended at once; the rest is forced next time
 _ENDLESS = 24_000  # the library gives up looking ahead a little beyond this
 _TOO_COMPLEX = ("fuel", "too complex", "too large", "too many", "limit")
 _UNSATISFIABLE = ("unsatisfiable", "noextension", "is empty")
@@ -212,8 +211,6 @@ class LlguidanceMatcher:
         self._check_inner()
         if not forced:
             return []
-        if len(forced) > _LONGEST_FORCED:
-            return canonical_tokens(self._vocabulary, self._tokens, forced[:_LONGEST_FORCED], ends=False)
         whole = canonical_tokens(self._vocabulary, self._tokens, forced, ends=True)
         if whole and self._ends_after(whole):
             return whole

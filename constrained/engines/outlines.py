@@ -27,9 +27,12 @@ class OutlinesEngine:
         self._inner = outlines_core.Vocabulary(vocabulary.eos[0], grouped)
 
     def regex(self, pattern: str) -> "OutlinesGrammar":
-        """A grammar for a normalised pattern, matched in full. Raises InvalidRegex where the vocabulary can't spell it."""
+        r"""A grammar for a normalised pattern, matched in full. Raises InvalidRegex where the library can't index it.
+
+        Without `\z` it follows the first branch that matches, and loses what a longer match would need.
+        """
         try:
-            index = outlines_core.Index(pattern, self._inner)
+            index = outlines_core.Index(rf"(?:{pattern})\z", self._inner)
         except ValueError as error:
             raise InvalidRegex(f"outlines-core can't index {shorten(repr(pattern))}: {shorten(error)}") from error
         return OutlinesGrammar(self._vocabulary, index)

@@ -31,12 +31,25 @@ SCHEMAS: dict[str, object] = {
     "open object": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["b"]},
     "map": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 3},
     "array": {"type": "array", "items": {"type": "number", "minimum": -1, "exclusiveMaximum": 2.5}, "minItems": 1, "maxItems": 4},
-    "tuple": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string", "maxLength": 4}], "items": False, "minItems": 2},
+    "tuple": {
+        "type": "array",
+        "prefixItems": [{"type": "integer"}, {"type": "string", "maxLength": 4}],
+        "items": False,
+        "minItems": 2,
+    },
     "any of": {"anyOf": [{"type": "string", "minLength": 2, "maxLength": 5}, {"type": "integer"}, {"type": "null"}]},
     "one of": {
         "oneOf": [
-            {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind", "lives"]},
-            {"type": "object", "properties": {"kind": {"const": "dog"}, "name": {"type": "string"}}, "required": ["kind", "name"]},
+            {
+                "type": "object",
+                "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}},
+                "required": ["kind", "lives"],
+            },
+            {
+                "type": "object",
+                "properties": {"kind": {"const": "dog"}, "name": {"type": "string"}},
+                "required": ["kind", "name"],
+            },
         ]
     },
     "pattern": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,4}$"},
@@ -142,16 +155,17 @@ class Generator:
     def __init__(self, vocabulary: Vocabulary, seed: int) -> None:
         self._vocabulary = vocabulary
         self._random = np.random.default_rng(seed)
-        closing = [token for token, text in enumerate(vocabulary.tokens) if text[:1] in (b'"', b"}", b"]", b".", b" ")]
-        self._closing = np.zeros(vocabulary.size)
-        self._closing[closing] = 1.0
-        self._closing[list(vocabulary.eos)] = 3.0
+        self._noise = self._random.normal(0, 3, 4 * vocabulary.size) / 1.5 + self._random.gumbel(size=4 * vocabulary.size)
+        weights = {b'"': 1.0, b"}": 1.2, b"]": 1.2, b".": 0.5, b" ": 0.5}
+        self._closing = np.array([weights.get(text[:1], 0.0) for text in vocabulary.tokens])
+        self._closing[list(vocabulary.eos)] = 1.5
 
     def choose(self, candidates: Iterable[int], step: int) -> int:
-        """A token among `candidates`, by Gumbel noise at temperature 1.5."""
-        ids = np.fromiter(candidates, dtype=np.int64)
-        logits = self._random.normal(0, 3, len(ids)) + self._closing[ids] * min(4 + step / 3, 20)
-        return int(ids[np.argmax(logits / 1.5 + self._random.gumbel(size=len(ids)))])
+        """A token among `candidates`: normal logits and Gumbel noise at temperature 1.5, from a stretch of a pool drawn once."""
+        ids = candidates if isinstance(candidates, np.ndarray) else np.fromiter(candidates, dtype=np.int64)
+        at = int(self._random.integers(len(self._noise) - len(ids)))
+        scores = self._noise[at : at + len(ids)] + self._closing[ids] * min(3 + step / 2, 50)
+        return int(ids[np.argmax(scores)])
 
     def generate(self, grammar: CompiledGrammar, limit: int = 120) -> bytes | None:
         """An output's bytes, None where it was cut at `limit` tokens. Appends forced tokens half of the time."""
