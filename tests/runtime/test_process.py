@@ -24,6 +24,14 @@ Host = EngineThread | EngineProcess
 CONFIG = EngineConfig(model="scripted")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def importable_tests() -> Iterator[None]:
+    """An engine process finds its `build` by name: it inherits this path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[2]))
+        yield
+
+
 def open_thread() -> Host:
     return EngineThread(build_scripted(CONFIG))
 
