@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from branchpoint.constrained.vocabulary import Vocabulary, vocabulary_from_tokenizer_json
+from branchpoint.errors import BranchpointError
 from branchpoint.runtime.chat_template import ChatTemplate, Message
 from branchpoint.runtime.errors import InvalidRequest, ModelError
 from branchpoint.runtime.messages import Ids, Segment, Text
 from branchpoint.runtime.tokenizer_files import TokenizerFiles, from_bytes, from_folder, from_gguf
 from branchpoint.runtime.tokenizer_layout import SpecialToken, SpecialTokens, Stretch
+from branchpoint.runtime.tokenizer_seams import Seams
 from branchpoint.runtime.tokenizer_text import PlainText
 
 __all__ = ["Prompt", "ScoredOptions", "Tokenizer", "load_tokenizer"]
@@ -51,12 +53,14 @@ def load_tokenizer(source: Path | None, vocabulary_size: int, eos_token_ids: Seq
     eos = tuple(eos_token_ids)
     if source is None:
         eos = eos or (vocabulary_size - 1,)
-        files = from_bytes(vocabulary_size, eos)
-    elif source.is_dir():
-        files = from_folder(source)
-    else:
-        files = from_gguf(source)
-    return Tokenizer(files, vocabulary_size, eos)
+        return Tokenizer(from_bytes(vocabulary_size, eos), vocabulary_size, eos)
+    try:
+        files = from_folder(source) if source.is_dir() else from_gguf(source)
+        return Tokenizer(files, vocabulary_size, eos)
+    except BranchpointError:
+        raise
+    except Exception as error:  # the boundary to foreign files, for which `tokenizers` raises bare Exceptions
+        raise ModelError(f"{source} should hold a tokenizer; loading it failed: {type(error).__name__}: {error}") from error
 
 
 class Tokenizer:
@@ -76,6 +80,7 @@ class Tokenizer:
         self.special_ids = frozenset(flagged) | frozenset(self.eos_token_ids)
         self.vocabulary_size = vocabulary_size
         self._text = PlainText(layout, self._special)
+        self._seams = Seams(self.token_bytes, self.special_ids)
         self._template = None
         if files.chat_template is not None:
             own = [token.text for token in added if token.id in flagged]
@@ -151,7 +156,7 @@ class Tokenizer:
         marked = (*segments, Text("\0"))  # so that the last part is a stretch: what precedes the options in one text
         tokens, tail = self._encode_prompt(marked)
         head = tokens[: len(tokens) - tail]
-        stretch = self._special.lay_out(marked)[-1]
+        stretch = self._special.lay_out(marked, self._seams)[-1]
         assert isinstance(stretch, Stretch)
         constant = stretch.text[:-1]
         joint: list[list[int]] = []
@@ -228,11 +233,22 @@ class Tokenizer:
     def _encode_parts(self, segments: Sequence[Segment]) -> tuple[list[int], int]:
         tokens: list[int] = []
         tail = 0
-        for part in self._special.lay_out(segments):
-            ids = self._text.encode(part).ids if isinstance(part, Stretch) else part
+        for part in self._special.lay_out(segments, self._seams):
+            ids = self._encode_stretch(part) if isinstance(part, Stretch) else part
             tokens.extend(ids)
             tail = len(ids)
         return tokens, tail
+
+    def _encode_stretch(self, stretch: Stretch) -> Sequence[int]:
+        ids: Sequence[int] = self._text.encode(stretch).ids
+        left, kept = stretch.cut, len(ids)
+        while left > 0 and kept:
+            kept -= 1
+            left -= len(self.token_bytes(ids[kept]))
+        if left == 0:
+            return ids[:kept]
+        text = stretch.text.encode()[: -stretch.cut].decode()
+        return self._text.encode(Stretch(text, stretch.after)).ids if text else ()
 
     def _healable(self, tokens: Sequence[int]) -> int:
         """How many tokens at the end could, as bytes, be the beginning of one longer token."""

@@ -51,15 +51,10 @@ class TokenizerFiles:
 
 
 def from_folder(folder: Path) -> TokenizerFiles:
-    """The tokenizer of a Hugging Face folder. Raises ModelError where it has none that `transformers` can read."""
+    """The tokenizer of a Hugging Face folder; `transformers` raises where it can't read one."""
     from transformers import AutoTokenizer
 
-    try:
-        loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ModelError(
-            f"{folder} should hold a tokenizer (tokenizer.json or its model file); loading it failed: {error}"
-        ) from error
+    loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     return _from_transformers(loaded, str(folder))
 
 

@@ -166,3 +166,6 @@ def test_what_cannot_be_used_is_named(folder: Path, tmp_path: Path) -> None:
     twice = write_gguf(tmp_path / "twice.gguf", [*letters, "a"], [NORMAL] * 21, "llama")
     with pytest.raises(ModelError, match="expected 21 distinct tokens, got 20"):
         load_tokenizer(twice, 21, (2,))
+    unmergeable = write_gguf(tmp_path / "merge.gguf", letters, [NORMAL] * 20, "gpt2", token_merges=["a b"])
+    with pytest.raises(ModelError, match="should hold a tokenizer"):
+        load_tokenizer(unmergeable, 20, (2,))
