@@ -78,7 +78,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     if live is None:
         entry.pieces.put(metas[picked].text)
     chosen = metas[picked]
-    if chosen.text or chosen.tokens:
+    if chosen.text:  # ids without text say nothing; they may be the end of the constant, made again to heal the seam
         entry.result = (Ids(chosen.tokens, chosen.text) if chosen.tokens else Text(chosen.text),)
     return Meta(
         chosen.text,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from branchpoint.runtime.messages import Ids, Segment
+from branchpoint.runtime.tokenizer_seams import Seams
 
 __all__ = ["Part", "SpecialToken", "SpecialTokens", "Stretch"]
 
@@ -17,10 +18,14 @@ After = Literal["start", "special", "ids"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Text that is tokenised as one, and what stands before it (some tokenizers put a space at the start of a text)."""
+    """Text that is tokenised as one, and what stands before it (some tokenizers put a space at the start of a text).
+
+    Its last `cut` bytes are carried by the ids that follow: the tokens at its end that hold them are left out.
+    """
 
     text: str
     after: After
+    cut: int = 0
 
 
 Part = Stretch | tuple[int, ...]
@@ -49,16 +54,16 @@ class SpecialTokens:
         ]
         self._pattern = re.compile("|".join(patterns) if patterns else r"(?!)")
 
-    def lay_out(self, segments: Sequence[Segment]) -> list[Part]:
+    def lay_out(self, segments: Sequence[Segment], seams: Seams) -> list[Part]:
         """The parts of a prompt, in order; neighbouring stretches are joined, empty ones left out."""
         parts: list[Part] = []
         buffer: list[str] = []
         after: After = "start"
 
-        def close(ids: tuple[int, ...], then: After) -> None:
+        def close(ids: tuple[int, ...], then: After, cut: int = 0) -> None:
             nonlocal after
             if text := "".join(buffer):
-                parts.append(Stretch(text, after))
+                parts.append(Stretch(text, after, cut))
             buffer.clear()
             if ids:
                 parts.append(ids)
@@ -66,7 +71,9 @@ class SpecialTokens:
 
         for segment in segments:
             if isinstance(segment, Ids):
-                close(segment.tokens, "ids")
+                seam = seams.find("".join(buffer), segment)
+                close(segment.tokens, "ids", seam.cut)
+                buffer.append(seam.rest)
             elif segment.special:
                 for text, token in self._split(segment.text):
                     buffer.append(text)
