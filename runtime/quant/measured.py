@@ -26,7 +26,8 @@ _COARSE = ("int8",)  # forms with an error of their own well above bfloat16's
 _EARNED = 1.25  # a coarse form must be this many times as fast as the best other one
 _ROWS = (1, 4, 16, 64, 256)
 _BUCKET_OF_BITS = (0, 0, 1, 1, 2, 2, 3, 3, 4)  # bit length of the row count -> index into _ROWS
-_HOPELESS = 3.0  # this many times slower than the best: not tried with more rows
+_HOPELESS = 3.0  # this many times slower than the best, at _SETTLED rows or more: not tried with more
+_SETTLED = 16  # with fewer rows the weights' bytes decide, with more the products do
 _LARGEST = 2**31  # multiplications that a measurement may cost; larger ones keep the choice of fewer rows
 _LEAST_LAPS, _MOST_LAPS = 3, 50
 _RACE_SECONDS = 0.02
@@ -91,8 +92,8 @@ class Measured:
         return MeasuredLinear(tuple(built[name] for name in self.choices[key]))
 
 
-def fastest(forms: dict[str, Apply], inputs: int, outputs: int) -> tuple[str, ...]:
-    """The name of the best form for each bucket of rows. A coarse form wins only by a clear margin."""
+def fastest(forms: dict[str, Apply], inputs: int, outputs: int, clock: Callable[[], float] = perf_counter) -> tuple[str, ...]:
+    """The name of the best form for each bucket of rows, by `clock` (seconds). A coarse form wins only by a clear margin."""
     chosen: list[str] = []
     running = list(forms)
     for rows in _ROWS:
@@ -100,24 +101,25 @@ def fastest(forms: dict[str, Apply], inputs: int, outputs: int) -> tuple[str, ..
             chosen.append(chosen[-1] if chosen else running[0])
             continue
         x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(rows))
-        seconds = _race({name: forms[name] for name in running}, x)
+        seconds = _race({name: forms[name] for name in running}, x, clock)
         handicapped = {name: taken * (_EARNED if name in _COARSE else 1.0) for name, taken in seconds.items()}
         chosen.append(min(handicapped, key=handicapped.__getitem__))
-        running = [name for name in running if seconds[name] <= _HOPELESS * min(seconds.values())]
+        if rows >= _SETTLED:
+            running = [name for name in running if seconds[name] <= _HOPELESS * min(seconds.values())]
     return tuple(chosen)
 
 
-def _race(forms: dict[str, Apply], x: Tensor) -> dict[str, float]:
+def _race(forms: dict[str, Apply], x: Tensor, clock: Callable[[], float]) -> dict[str, float]:
     """The least seconds that each form took for x. They run in turn, so that a busy moment of the machine strikes them all."""
     for form in forms.values():
         form(x)  # warms caches and pages up
     best = dict.fromkeys(forms, float("inf"))
-    begin = perf_counter()
+    begin = clock()
     for lap in range(_MOST_LAPS):
         for name, form in forms.items():
-            started = perf_counter()
+            started = clock()
             form(x)
-            best[name] = min(best[name], perf_counter() - started)
-        if lap >= _LEAST_LAPS and perf_counter() - begin > _RACE_SECONDS:
+            best[name] = min(best[name], clock() - started)
+        if lap >= _LEAST_LAPS and clock() - begin > _RACE_SECONDS:
             break
     return best

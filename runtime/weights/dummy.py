@@ -36,7 +36,7 @@ class DummyCheckpoint:
         """The tensor's values, a function of seed and name alone."""
         if "norm" in name:
             return torch.ones(shape)
-        generator = torch.Generator().manual_seed((self._seed << 32) ^ zlib.crc32(name.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         scale = 0.02 if len(shape) == 1 or "embed" in name else shape[-1] ** -0.5
         return torch.randn(shape, generator=generator).mul_(scale)
 

@@ -4,7 +4,6 @@ First step of `weights.loader`. Only a name that looks like org/name and is noth
 """
 
 import importlib.util
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,7 @@ def locate(model: str) -> Location:
         if path.suffix != ".gguf":
             raise ModelError(f"{path} must be a .gguf file, or name the folder that holds config.json and safetensors.")
         return Location(path.stem, path=path)
-    if path.is_dir():
+    if model and path.is_dir():
         return Location(path.resolve().name, path=path)
     if _HUB_NAME.fullmatch(model) and not model.startswith("."):
         return Location(model, path=_from_hub(model))
@@ -61,7 +60,6 @@ def _demo_file(name: str) -> Path:
 
 def _from_hub(name: str) -> Path:
     """A hub repository's snapshot, from the local cache or downloaded. Raises ModelError where neither works."""
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(int(_HUB_TIMEOUT_SECONDS)))
     from huggingface_hub import snapshot_download  # here: only a hub name needs it
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
