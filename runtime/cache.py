@@ -40,8 +40,9 @@ class KVCache:
         return -(-num_tokens // self.pool.page_size)
 
     def missing(self, sequence: Sequence) -> int:
-        """Pages that `sequence` still needs before its next decision."""
-        return max(0, self.pages_for(sequence.target) - len(sequence.pages))
+        """Pages that `sequence` is about to need: for all its tokens, and for a page of output to come."""
+        soon = min(sequence.num_tokens + self.pool.page_size, sequence.num_prompt + sequence.max_output)
+        return max(0, self.pages_for(soon) - len(sequence.pages))
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """How much of `sequence` the tree holds, up to the first row that is wanted. Counts as no use."""

@@ -18,7 +18,7 @@ __all__ = ["MaskFiller", "StepMasks"]
 class StepMasks:
     """The masks of one plan. `errors` says whose grammar failed, `seconds` what each fill took; both are whole after `wait`."""
 
-    def __init__(self, rows: TokenMask | None, fills: list[tuple[Sequence, "Future[float]"]]) -> None:
+    def __init__(self, rows: TokenMask | None, fills: list[tuple[int, Sequence, "Future[float]"]]) -> None:
         self.errors: dict[Sequence, BaseException] = {}
         self.seconds: dict[Sequence, float] = {}
         self._rows = rows
@@ -26,9 +26,11 @@ class StepMasks:
 
     def wait(self) -> TokenMask | None:
         """All rows, filled: a plan's MaskSource. A row whose grammar failed allows everything."""
-        for sequence, fill in self._fills:
+        for row, sequence, fill in self._fills:
             error = fill.exception()
             if error is not None:
+                assert self._rows is not None, "a row was filled that isn't there"
+                self._rows[row] = -1
                 self.errors[sequence] = error
             else:
                 self.seconds[sequence] = fill.result()
@@ -54,9 +56,8 @@ class MaskFiller:
         if not wanted:
             return StepMasks(None, [])
         rows = np.full((row, self._words), -1, dtype=np.int32)
-        return StepMasks(
-            rows, [(sequence, self._pool.submit(_fill, rows[index], matcher)) for index, sequence, matcher in wanted]
-        )
+        fills = [(index, sequence, self._pool.submit(_fill, rows[index], matcher)) for index, sequence, matcher in wanted]
+        return StepMasks(rows, fills)
 
     def close(self) -> None:
         """Wait for running fills and end the threads."""
@@ -65,9 +66,5 @@ class MaskFiller:
 
 def _fill(row: MaskRow, matcher: Matcher) -> float:
     started = time.perf_counter()
-    try:
-        matcher.fill(row)
-    except BaseException:
-        row[:] = -1
-        raise
+    matcher.fill(row)
     return time.perf_counter() - started
