@@ -11,9 +11,6 @@ from torch import Tensor
 
 __all__ = ["first_argmax", "gumbel_noise", "keep_best"]
 
-PARTIAL_SORT = 1024
-"""Entries sorted at first when a nucleus is sought; enough for most distributions, and a tenth of a whole sort."""
-
 # Odd constants of splitmix64 (Steele et al. 2014), as signed 64-bit numbers.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
@@ -82,24 +79,37 @@ def keep_best(scores: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
     least = -torch.inf
     if 0 < top_k < len(scores):
         least = float(scores.topk(top_k).values[-1])
+    if top_p < 1:
+        return _nucleus(scores, least, top_p, min_p)
     if min_p > 0:
-        least = max(least, float(scores.max()) + math.log(min_p)) if top_p >= 1 else least
-    kept = ((scores >= least) & (scores > -torch.inf)).nonzero()[:, 0]
-    return kept if top_p >= 1 else _nucleus(scores, kept, top_p, min_p)
+        least = max(least, float(scores.max()) + math.log(min_p))
+    return _places((scores >= least) & (scores > -torch.inf))
 
 
-def _nucleus(scores: Tensor, kept: Tensor, top_p: float, min_p: float) -> Tensor:
-    """`keep_best` from top_p on; most often the nucleus is small, and a partial sort finds it."""
-    values = scores[kept]
-    total = values.logsumexp(0).double()
-    if len(values) > PARTIAL_SORT:
-        best = values.topk(PARTIAL_SORT).values
-        if float((best.double() - total).exp().sum()) >= top_p + 1e-6:
-            kept = kept[values >= best[-1]]
-            values = scores[kept]
-    ordered, order = values.sort(descending=True, stable=True)
-    mass = (ordered.double() - total).exp().cumsum(0)
-    count = int((mass < top_p).sum()) + 1
+def _nucleus(scores: Tensor, least: float, top_p: float, min_p: float) -> Tensor:
+    """`keep_best` from top_p on, among the scores that are at least `least`."""
+    ordered = _descending(scores)
+    ordered = ordered[: int(((ordered >= least) & (ordered > -torch.inf)).sum())].double()
+    mass = (ordered - ordered.logsumexp(0)).exp_().cumsum(0)
+    count = min(int((mass < top_p).sum()) + 1, len(ordered))
     if min_p > 0:
         count = min(count, int((ordered >= ordered[0] + math.log(min_p)).sum()))
-    return kept[order[:count]].sort().values
+    last = ordered[count - 1].to(scores.dtype)
+    kept = scores > last
+    equal = _places(scores == last)
+    kept[equal[: count - int(kept.sum())]] = True
+    return _places(kept)
+
+
+def _descending(scores: Tensor) -> Tensor:
+    """A sorted copy of scores [V], the largest first."""
+    if scores.device.type == "cpu":
+        values = scores.numpy().copy()
+        values.sort()  # thirty times faster than torch's own on a vocabulary
+        return torch.from_numpy(values).flip(0)
+    return scores.sort(descending=True).values
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Where mask [V] is true, int64, ascending."""
+    return torch.from_numpy(mask.numpy().nonzero()[0]) if mask.device.type == "cpu" else mask.nonzero()[:, 0]
