@@ -101,6 +101,10 @@ def _byte_level(file: Path, metadata: _Metadata) -> TokenizerFiles:
         raise ModelError(f"{file.name}: its pre-tokenizer should be one of {known}, it is {pre!r}; use the Hugging Face folder.")
     tokens, vocabulary = _vocabulary(file, metadata)
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("ggml.merges") or ()]
+    if not all(
+        len(pair) == 2 and pair[0] in vocabulary and pair[1] in vocabulary and "".join(pair) in vocabulary for pair in merges
+    ):
+        raise ModelError(f"{file.name}: expected merges of tokens that make tokens; the list is damaged.")
     backend = Backend(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _LLAMA3_NAMES))
     cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in _SPLITS[pre]]
     backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
