@@ -55,7 +55,7 @@ class Fork(Sequence[State]):
         else:
             raise ProgramMistake(f"A fork takes an expression, a list of them or a function, got {type(added).__name__}.")
         for branch, expression in zip(self._branches, each, strict=True):
-            branch += expression
+            branch.add(expression)
         return self
 
     def join(self, mode: JoinMode = "gather_variable", *, on_error: Literal["raise", "return"] = "raise") -> None:

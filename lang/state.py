@@ -60,13 +60,18 @@ class State:
     # adding
 
     def __iadd__(self, expression: ExprLike) -> Self:
+        self.check_alive()
+        self.add(expression)
+        return self
+
+    def add(self, expression: ExprLike) -> None:
+        """As `+=`, but what is added to a failed state just fails with it: one branch of a group must not stop the others."""
         leaves = tuple(flatten(expression))
         self._check_roles(leaves)
-        self._check_alive()
+        self.place.context.check_open()
         origin = caller()
         for leaf in leaves:
             self._append(leaf, origin)
-        return self
 
     def _check_roles(self, leaves: tuple[Leaf, ...]) -> None:
         current = self._role
@@ -80,7 +85,8 @@ class State:
                     raise ProgramMistake(f"Role {leaf.role!r} ends, but {current or 'no role'!r} is open.")
                 current = None
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
+        """Raise ProgramError where the run is over, or the state is known to have failed."""
         self.place.context.check_open()
         if self._gate is not None:
             self._gate.check()
@@ -215,14 +221,14 @@ class State:
 
         if not isinstance(size, int) or size < 1:
             raise ProgramMistake(f"fork needs a number of branches of at least 1, got {size!r}.")
-        self._check_alive()
+        self.check_alive()
         return Fork(self, self._children(size, State))
 
     def copy(self) -> "State":
         """One state that goes on from here. As a context manager, its variables come back as they are."""
         from branchpoint.lang.fork import Copy
 
-        self._check_alive()
+        self.check_alive()
         (child,) = self._children(1, lambda place, parent: Copy(place, parent))
         return child
 
@@ -232,7 +238,7 @@ class State:
 
     def splice(self, branches: "tuple[State, ...]") -> None:
         """Add the text that these branches of one fork added, one after another."""
-        self._check_alive()
+        self.check_alive()
         gates = tuple(branch._gate for branch in branches if branch._gate is not None)
         tails = tuple(branch._tail for branch in branches)
         base = branches[0]._base

@@ -26,6 +26,7 @@ def test_s11_everything_after_a_failure_raises() -> None:
         s += "good" + bp.gen("a")
         s += "bad" + bp.gen("b")
         s += "more" + bp.gen("c")
+        fake.dispatcher.post(gate.set)
         reads = [lambda: s["b"], lambda: s["c"], s.text, s.messages, lambda: s.meta("c"), s.sync, lambda: s["never set"]]
         for read in reads:
             with pytest.raises(bp.ProgramError, match="gen 'b'") as caught:
@@ -42,7 +43,12 @@ def test_s11_everything_after_a_failure_raises() -> None:
             s.copy()
         return [s["a"]]
 
-    fake = bp.Fake(failing)
+    async def script(request: GenerateRequest) -> Any:
+        await gate.wait()
+        return failing(request)
+
+    gate = asyncio.Event()
+    fake = bp.Fake(script)
     assert run(body, fake).value == ["fine"]
     assert len(fake.requests) == 2
 
@@ -93,8 +99,8 @@ def test_s11_other_branches_finish() -> None:
         forks = s.fork(3)
         forks += ["good", "bad", "good"]
         forks += bp.gen("x")
-        forks += " and" + bp.gen("y")
         assert forks[1].error() is not None
+        forks += " and" + bp.gen("y")
         assert forks[0].error() is None
         with pytest.raises(bp.ProgramError):
             forks[1]["y"]
@@ -113,6 +119,7 @@ def test_s11_forks_that_came_out_of_a_failed_state_fail_and_earlier_ones_do_not(
             forks += bp.gen("z")
             (inner,) = forks[1].fork(1)
             inner += bp.gen("z")
+        fake.dispatcher.post(gate.set)
         for state in (*forks, inner):
             with pytest.raises(bp.ProgramError, match="gen 'y'"):
                 state["z"]
@@ -120,9 +127,10 @@ def test_s11_forks_that_came_out_of_a_failed_state_fail_and_earlier_ones_do_not(
         return value
 
     async def script(request: GenerateRequest) -> Any:
-        await asyncio.sleep(0.02)  # the program goes on before the call fails
+        await gate.wait()  # the program goes on before the call fails
         return failing(request)
 
+    gate = asyncio.Event()
     fake = bp.Fake(script)
     assert run(body, fake).value == "fine"
     assert len(fake.requests) == 2
@@ -134,7 +142,12 @@ def test_s11_run_raises_at_once_without_waiting_for_slow_branches() -> None:
         forks += ["bad", "slow"]
         forks += bp.gen("x")
 
-    fake = bp.Fake(lambda request: Reply("x", delay=60) if prompt_text(request) == "slow" else failing(request))
+    async def script(request: GenerateRequest) -> Any:
+        while len(fake.requests) < 2:
+            await asyncio.sleep(0)
+        return Reply("x", delay=60) if prompt_text(request) == "slow" else failing(request)
+
+    fake = bp.Fake(script)
     with pytest.raises(bp.ProgramError, match="broken"):
         run(body, fake)
     assert len(fake.aborted) == 1
@@ -237,13 +250,15 @@ def test_s11_a_failure_deep_in_a_long_ledger_reaches_its_end() -> None:
         s += "bad"
         for _ in range(3000):
             s += bp.gen("x")
+        fake.dispatcher.post(gate.set)
         with pytest.raises(bp.ProgramError):
             s["x"]
 
     async def script(request: GenerateRequest) -> Any:
-        await asyncio.sleep(0.2)
+        await gate.wait()
         return failing(request)
 
+    gate = asyncio.Event()
     fake = bp.Fake(script)
     run(body, fake)
     assert len(fake.requests) == 1
