@@ -26,10 +26,16 @@ _STATUS = {"invalid_request": 400, "capacity": 400, "overloaded": 503, "aborted"
 
 
 class ApiError(BranchpointError, RuntimeError):
-    """An answer other than 200: HTTP `status`, message, the field at fault (`param`), seconds to wait (`retry_after`)."""
+    """An answer other than 200: HTTP `status`, message, the field at fault (`param`), seconds to wait (`retry_after`).
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
+    `hang_up` asks the client not to use the connection again, since the server is going.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, retry_after: int | None = None, hang_up: bool = False
+    ) -> None:
         super().__init__(clip(message))
+        self.hang_up = hang_up
         self.status = status
         self.param = None if param is None else clip(param, 80)
         self.retry_after = retry_after
@@ -38,6 +44,8 @@ class ApiError(BranchpointError, RuntimeError):
     def headers(self) -> dict[str, str]:
         """Headers that go with the body."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.hang_up:
+            headers["Connection"] = "close"
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
         return headers

@@ -4,6 +4,7 @@ Parsed by `wire`, turned into `SamplingParams` here and into a `Constraint` by `
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -72,7 +73,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class ConstraintFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +155,8 @@ def sampling_of(fields: SamplingFields, defaults: Mapping[str, float | int], **e
 
     `extra` are options whose meaning differs between routes (max_tokens, logprobs, prompt_logprobs). Raises InvalidRequest.
     """
+    if fields.stream_options is not None and not fields.stream:
+        raise bad_request("stream_options needs stream to be true.", "stream_options")
     if fields.temperature is not None and not 0 <= fields.temperature <= MAX_TEMPERATURE:
         raise bad_request(f"temperature must be in [0, {MAX_TEMPERATURE:g}], got {fields.temperature}.", "temperature")
     options: dict[str, object] = {name: value for name, value in defaults.items() if name in _DEFAULTABLE}

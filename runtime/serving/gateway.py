@@ -79,8 +79,10 @@ class Gateway:
         """The model. Raises ApiError 503 unless requests are admitted."""
         if self.state is State.READY and self._loaded is not None:
             return self._loaded
-        wait = {State.LOADING: "The model is still loading.", State.DRAINING: "The server is shutting down."}
-        raise ApiError(503, wait.get(self.state, "The engine is gone."), retry_after=5 if self.state is State.LOADING else 1)
+        if self.state is State.LOADING:
+            raise ApiError(503, "The model is still loading.", retry_after=5)
+        told = "The server is shutting down." if self.state is State.DRAINING else "The engine is gone."
+        raise ApiError(503, told, retry_after=1, hang_up=True)
 
     @property
     def num_open(self) -> int:

@@ -90,6 +90,16 @@ def _add_health(router: APIRouter, gateway: Gateway) -> None:
     async def load() -> Response:
         return json_response({"server_load": gateway.num_open})
 
+    @router.get("/v1/loads")
+    async def loads() -> Response:
+        info, stats = gateway.loaded.info, await gateway.stats()
+        pages = info.num_pages
+        one = {"dp_rank": 0, "num_running_reqs": stats.running, "num_waiting_reqs": stats.waiting + stats.compiling}
+        one |= {"num_used_tokens": stats.pages_held * info.page_size, "max_total_num_tokens": pages * info.page_size}
+        return json_response(
+            {"timestamp": time.time(), "version": version(), "loads": [one | {"token_usage": stats.pages_held / pages}]}
+        )
+
 
 def _add_control(router: APIRouter, gateway: Gateway) -> None:
     async def flush_cache() -> Response:

@@ -1,12 +1,12 @@
 """From the command line's options to a running server: takes the port, makes the engine process, runs `Server`."""
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 
 from rich.console import Console
 
-from branchpoint.errors import BranchpointError
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.process import EngineProcess, tokenizer_of
 from branchpoint.runtime.serving.gateway import Loaded
@@ -24,13 +24,13 @@ def launch(config: EngineConfig, options: ServerOptions) -> int:
     listener = bind(options.host, options.port)
 
     def load() -> Loaded:
-        engine = EngineProcess(config)
-        try:
+        with contextlib.ExitStack() as undo:
+            engine = EngineProcess(config)
+            undo.callback(engine.close)
             tokenizer = tokenizer_of(engine.info)
-            return Loaded(engine, tokenizer, options.model_names or (engine.info.name,), tokenizer.vocabulary.longest)
-        except BranchpointError:
-            engine.close()
-            raise
+            loaded = Loaded(engine, tokenizer, options.model_names or (engine.info.name,), tokenizer.vocabulary.longest)
+            undo.pop_all()
+        return loaded
 
     def give_up() -> None:
         for child in multiprocessing.active_children():

@@ -25,6 +25,7 @@ __all__ = ["Loading", "PortTaken", "Server", "bind"]
 logger = logging.getLogger("branchpoint.serving")
 
 LAST_BYTES_SECONDS = 5
+IDLE_SECONDS = 60
 
 
 class PortTaken(BranchpointError, OSError):
@@ -83,6 +84,7 @@ class Server:
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=LAST_BYTES_SECONDS,
+            timeout_keep_alive=IDLE_SECONDS,
         )
         web = _Uvicorn(config)
         loop = asyncio.get_running_loop()

@@ -69,7 +69,6 @@ def decode_object(raw: bytes) -> Json:
 
 def as_request(value: Mapping[str, object], form: type[T], rules: Rules, where: str = "") -> T:
     """`value` as a `form`. Nulls mean absent. Raises InvalidRequest naming the field (with `where` in front of its name)."""
-    known = {given.encode_name for given in msgspec.structs.fields(form)}
     kept = Json()
     for name, item in value.items():
         if item is None or name in rules.inert:
@@ -78,7 +77,7 @@ def as_request(value: Mapping[str, object], form: type[T], rules: Rules, where: 
             if not _is_neutral(item, rules.refused[name]):
                 shown = clip(where + name, 80)
                 raise bad_request(f"{shown} is not supported by this server; leave it out.", shown)
-        elif name not in known:
+        elif name not in form.__struct_encode_fields__:
             shown = clip(where + name, 80)
             raise bad_request(f"Unknown field {shown}. Fields that this server doesn't know are refused, not ignored.", shown)
         else:

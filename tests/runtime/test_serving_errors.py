@@ -76,6 +76,10 @@ async def test_missing_fields_and_wrong_types_are_named(site: Site) -> None:
     refusal(await site.complete(prompt=7), param="prompt")
     refusal(await site.complete(prompt=[1, "two"]), param="prompt")
     refusal(await site.chat(stream_options={"include_usage": "yes"}), param="stream_options.include_usage")
+    refusal(await site.chat(stream_options={"include_usage": True}), param="stream_options")
+    refusal(
+        await site.chat(stream=True, stream_options={"include_obfuscation": True}), param="stream_options.include_obfuscation"
+    )
     picture = [{"type": "image_url", "image_url": {"url": "data:"}}]
     refusal(await site.chat(messages=[{"role": "user", "content": picture}]), param="messages[0].content[0].type")
 
@@ -259,7 +263,9 @@ async def test_a_server_that_is_not_ready_says_so(site: Site) -> None:
         assert (await loading.http.get("/health")).status_code == 503
         assert (await loading.http.get("/livez")).status_code == 200
     await site.gateway.drain(1)
-    refusal(await site.chat(), 503)
+    response = await site.chat()
+    refusal(response, 503)
+    assert response.headers["connection"] == "close"
     assert (await site.http.get("/readyz")).json() == {"status": "draining"}
 
 

@@ -169,6 +169,8 @@ async def test_control(site: Site) -> None:
     assert (await site.http.post("/flush_cache")).status_code == 200 and site.engine.flushed == 1
     assert (await site.http.get("/version")).json()["version"]
     assert (await site.post("/abort_request", rid="unknown")).json() == {"aborted": 0}
+    (one,) = (await site.http.get("/v1/loads")).json()["loads"]
+    assert one["num_running_reqs"] == 0 and one["token_usage"] == 0
     assert (await site.http.get("/load")).json() == {"server_load": 0}
 
 
