@@ -41,13 +41,12 @@ class Group:
             return Usage()
         scored = sum(len(continuation) for continuation in self.call.continuations) if isinstance(self.call, ScoreCall) else 0
         prompt = first.num_prompt + scored
-        cached = min(first.cached, first.num_prompt)
         again = sum(sequence.recomputed for sequence in sequences) + sum(map(_unshared, sequences[1:]))
         generations = [member for member in self.members.values() if isinstance(member, Generation)]
         return Usage(
             prompt_tokens=prompt,
-            cached_tokens=cached,
-            prefilled_tokens=prompt - cached + again,
+            cached_tokens=first.cached,
+            prefilled_tokens=prompt - first.cached + again,
             completion_tokens=sum(generation.completion_tokens for generation in generations),
             forced_tokens=sum(generation.forced for generation in generations),
             preemptions=sum(sequence.preemptions for sequence in sequences),

@@ -150,9 +150,7 @@ class Scheduler:
     def _enter(self, sequence: Sequence) -> None:
         del self._waiting[sequence]
         sequence.status = Status.RUNNING
-        if sequence.cached is None:
-            sequence.cached = sequence.num_computed
-        sequence.recomputed += max(0, sequence.peak - sequence.num_computed)
+        sequence.note_match()
         self._running.append(sequence)
         self._running.sort(key=lambda sequence: sequence.rank)
         self._order.admitted(sequence)

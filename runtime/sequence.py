@@ -29,8 +29,8 @@ class Sequence:
 
     Output ends at `max_output` tokens. `next_row` is the first position whose logits somebody still wants; all after it are
     wanted too. `arrival` numbers the calls in the order in which they came. The last fields count what usage reports: `cached`
-    is the length of the match at the first admission (None before it), `peak` the most tokens that ever had KV, `recomputed`
-    those that were computed once more after a preemption.
+    are the prompt tokens that others had computed (None before the first admission), `peak` the most tokens that ever had KV,
+    `recomputed` those that were computed once more after a preemption.
     """
 
     call_id: str
@@ -92,6 +92,13 @@ class Sequence:
     def rank(self) -> tuple[int, int, int]:
         """Sorts the important before the others, then the old before the young."""
         return (-self.hints.priority, self.arrival, self.index)
+
+    def note_match(self) -> None:
+        """Count an admission, at which `num_computed` tokens were found in the cache."""
+        known = min(self.peak, self.num_prompt)
+        self.cached = (self.cached or 0) + max(0, min(self.num_computed, self.num_prompt) - known)
+        self.recomputed += max(0, self.peak - self.num_computed)
+        self.peak = max(self.peak, self.num_computed)
 
     def rows(self, start: int, count: int) -> tuple[int, ...]:
         """The positions among `count` from `start` on whose logits are wanted."""

@@ -311,3 +311,16 @@ def test_a_call_without_a_limit_ends_with_the_context() -> None:
     one = call(max_tokens=None, ignore_eos=True)
     got = run(make_engine(ScriptedRunner(num_pages=200)), one)["a"]
     assert got.finished[0].reason == "length" and len(got.tokens[0]) == CONTEXT - len(PROMPT)
+
+
+def test_what_a_preempted_call_computes_again_is_prefilled_on_top() -> None:
+    runner = ScriptedRunner(num_pages=8)
+    engine = make_engine(runner, policy="fcfs")
+    calls = [call(name, (*PROMPT[:9], number), max_tokens=14, ignore_eos=True) for number, name in enumerate("abc")]
+    results = run(engine, *calls)
+    usages = [results[one.id].end.usage for one in calls]  # type: ignore[union-attr]
+    assert sum(usage.preemptions for usage in usages) > 0
+    for one in calls:
+        assert_as_expected(one, results[one.id], 32)
+    outputs = sum(usage.completion_tokens - 1 for usage in usages)  # the last token of each is never computed
+    assert engine.stats().computed_tokens == sum(usage.prefilled_tokens for usage in usages) + outputs
