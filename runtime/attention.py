@@ -69,10 +69,23 @@ class CpuAttention:
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """See `AttentionBackend`."""
-        for copy in copies:
-            source, target = copy.source * self.page_size, copy.target * self.page_size
-            for cache in (*self._keys, *self._values):
-                cache[target : target + copy.count] = cache[source : source + copy.count]
+        if {copy.source for copy in copies} & {copy.target for copy in copies}:  # one feeds another: not all at once
+            for copy in copies:
+                self._copy_at_once([copy])
+        elif copies:
+            self._copy_at_once(copies)
+
+    def _copy_at_once(self, copies: Sequence[PageCopy]) -> None:
+        """Copy between pages of which none is both source and target."""
+        sources = self._first_tokens([(copy.source, copy.count) for copy in copies])
+        targets = self._first_tokens([(copy.target, copy.count) for copy in copies])
+        for cache in (*self._keys, *self._values):
+            cache.index_copy_(0, targets, cache.index_select(0, sources))
+
+    def _first_tokens(self, pages: Sequence[tuple[int, int]]) -> Tensor:
+        """Places in the cache of the first `count` tokens of each (page, count), int64."""
+        places = [page * self.page_size + at for page, count in pages for at in range(count)]
+        return torch.tensor(places, dtype=torch.int64, device=self._device)
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

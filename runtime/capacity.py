@@ -51,7 +51,7 @@ def size_pool(config: EngineConfig, shape: ModelConfig, dtype: torch.dtype, devi
         raise CapacityError(
             f"The KV pool must hold one sequence of context_length={shape.context_length} tokens, which takes "
             f"{needed * page_bytes / GIB:.3f} GiB, but has {budget / GIB:.3f} GiB ({reason}): "
-            f"set context_length to at most {pages * config.page_size}, or raise kv_memory_gib.",
+            f"raise kv_memory_gib, or set context_length to at most {max(1, pages * config.page_size)}.",
             param="kv_memory_gib" if config.kv_memory_gib is not None else "context_length",
         )
     return PoolSize(pages, pages * page_bytes, reason)

@@ -58,7 +58,7 @@ def test_one_full_context_may_take_half_of_the_memory(monkeypatch: pytest.Monkey
 
 def test_too_little_memory_says_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
     _free(monkeypatch, 0.5)
-    with pytest.raises(CapacityError, match=r"context_length=8192.*set context_length to at most \d+, or raise kv_memory_gib"):
+    with pytest.raises(CapacityError, match=r"context_length=8192.*raise kv_memory_gib, or set context_length to at most \d+"):
         size_pool(_config(), SHAPE, torch.float32, CPU)
     with pytest.raises(CapacityError, match=r"kv_memory_gib=0\.1"):
         size_pool(_config(kv_memory_gib=0.1), SHAPE, torch.float32, CPU)

@@ -141,6 +141,17 @@ def test_sequences_on_the_same_pages_share_them(loaded: LoadedModel) -> None:
     _close(world.logits("again"), _alone(loaded, first.tokens)[480:])
 
 
+def test_copies_happen_in_order_and_stop_at_their_count(loaded: LoadedModel) -> None:
+    world = _World(loaded, 16)
+    keys = world.runner._attention._keys[0].view(-1, 16, 2, 16)
+    keys[:4] = torch.arange(4.0)[:, None, None, None]
+    world.run(copies=(PageCopy(1, 5, 16), PageCopy(5, 6, 3), PageCopy(2, 1, 1), PageCopy(3, 7, 0)))
+    assert keys[5].unique().tolist() == [1]
+    assert keys[6, :, 0, 0].tolist() == [1.0] * 3 + [0.0] * 13
+    assert keys[1, :, 0, 0].tolist() == [2.0] + [1.0] * 15
+    assert keys[7].unique().tolist() == [0]
+
+
 def test_a_freed_page_full_of_nan_spoils_nobody(loaded: LoadedModel) -> None:
     world = _World(loaded, 16)
     attention = world.runner._attention
