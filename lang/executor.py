@@ -12,12 +12,13 @@ from concurrent import futures
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.chain import text_of, turns_of
 from branchpoint.lang.chat import ChatText
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
 from branchpoint.lang.errors import BackendError
 from branchpoint.lang.expr import Gen
-from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice, text_of, turns_of
+from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice
 from branchpoint.lang.pieces import follow
 from branchpoint.lang.report import Record
 from branchpoint.lang.request import generate, select

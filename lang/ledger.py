@@ -1,10 +1,9 @@
 """The ledger of a state: a chain of entries, each knowing the one before it, so that a fork copies nothing.
 
-`State` appends entries, the executor settles the pending ones, and `prompt_of` / `turns_of` read what a chain amounts to.
+`State` appends entries, the executor settles the pending ones, and `chain.py` reads what they amount to.
 """
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from branchpoint.lang.context import RunContext
 
-__all__ = ["Entry", "Failure", "Pending", "Place", "RoleEntry", "Splice", "TextEntry", "prompt_of", "text_of", "turns_of", "walk"]
+__all__ = ["Entry", "Failure", "Pending", "Place", "RoleEntry", "Splice", "TextEntry"]
 
 
 class Place:
@@ -117,7 +116,7 @@ class TextEntry(Entry):
 class Pending(Entry):
     """An entry that the executor settles, after `gate`, the nearest pending entry before it. `pieces` is its text as it comes."""
 
-    __slots__ = ("_lock", "_settled", "done", "failure", "gate", "pieces", "place", "rebase", "result", "task")
+    __slots__ = ("_lock", "_settled", "done", "failure", "gate", "pieces", "place", "prompt", "rebase", "result", "task")
 
     def __init__(self, previous: Entry | None, origin: Origin, place: Place, gate: "Pending | None") -> None:
         super().__init__(previous, origin)
@@ -128,6 +127,7 @@ class Pending(Entry):
         self.pieces: Replay[str] = Replay()
         self.failure: Failure | None = None
         self.rebase: tuple[Segment, ...] | None = None
+        self.prompt: tuple[Segment, ...] | None = None
         self.result: tuple[Segment, ...] = ()
         self.task: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
@@ -176,7 +176,7 @@ class Pending(Entry):
 class RoleEntry(Pending):
     """Opens or closes a role; its text is the chat template's."""
 
-    __slots__ = ("opens", "role")
+    __slots__ = ("opens", "role", "turns")
 
     def __init__(
         self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, role: str, opens: bool
@@ -184,6 +184,7 @@ class RoleEntry(Pending):
         super().__init__(previous, origin, place, gate)
         self.role = role
         self.opens = opens
+        self.turns: tuple[Turn, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -211,56 +212,3 @@ class Splice(Pending):
         self.base = base
         self.tails = tails
         self.gates = gates
-
-
-def walk(tail: Entry | None, base: Entry | None = None) -> Iterator[Entry]:
-    """The entries after `base` up to `tail`, in order; a splice gives those of its branches."""
-    chain: list[Entry] = []
-    while tail is not None and tail is not base:
-        chain.append(tail)
-        tail = tail.previous
-    for entry in reversed(chain):
-        if isinstance(entry, Splice):
-            for branch in entry.tails:
-                yield from walk(branch, entry.base)
-        else:
-            yield entry
-
-
-def prompt_of(tail: Entry | None) -> tuple[Segment, ...]:
-    """The segments of a settled chain; neighbouring constant texts of a kind are one."""
-    segments: list[Segment] = []
-    for entry in walk(tail):
-        if isinstance(entry, Pending) and entry.rebase is not None:
-            segments = list(entry.rebase)
-            continue
-        for segment in entry.segments:
-            last = segments[-1] if segments else None
-            if isinstance(segment, Text) and isinstance(last, Text) and segment.special == last.special:
-                segments[-1] = Text(last.text + segment.text, segment.special)
-            else:
-                segments.append(segment)
-    return tuple(segments)
-
-
-def text_of(tail: Entry | None, base: Entry | None = None) -> str:
-    """The text that a settled chain adds after `base`."""
-    if base is None:
-        return "".join(segment.text for segment in prompt_of(tail))
-    return "".join(segment.text for entry in walk(tail, base) for segment in entry.segments)
-
-
-def turns_of(tail: Entry | None) -> tuple[Turn, ...]:
-    """The conversation of a settled chain; text outside roles is a turn without one. The last turn may still be open."""
-    turns: list[Turn] = []
-    is_open = False
-    for entry in walk(tail):
-        if isinstance(entry, RoleEntry):
-            is_open = entry.opens
-            if entry.opens:
-                turns.append(Turn(entry.role))
-        elif entry.segments:
-            if not is_open and (not turns or turns[-1].role is not None):
-                turns.append(Turn(None))
-            turns[-1] = Turn(turns[-1].role, turns[-1].content + entry.segments)
-    return tuple(turns)

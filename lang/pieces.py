@@ -5,8 +5,9 @@ A state's readers end at what it holds so far, a run's when the run does; the ex
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
+from branchpoint.lang.chain import walk
 from branchpoint.lang.errors import ProgramError, UnknownVariable
-from branchpoint.lang.ledger import Entry, Pending, walk
+from branchpoint.lang.ledger import Entry, Pending
 from branchpoint.lang.stream import Reader, Replay
 from branchpoint.lang.variables import CallEntry
 

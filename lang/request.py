@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from branchpoint.constrained.spec import Constraint
 from branchpoint.lang.backends.base import Backend, GenerateRequest, Message, ScoreRequest
+from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.choices import Decision, ScoredOption, decide
 from branchpoint.lang.errors import BackendError, NotSupported, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
-from branchpoint.lang.ledger import prompt_of, turns_of
 from branchpoint.lang.options import derive_seed, merge, sampling_params
 from branchpoint.lang.result import Meta, OptionMeta, SampleMeta
 from branchpoint.lang.variables import CallEntry

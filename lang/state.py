@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from branchpoint.lang.chain import text_of, turns_of
 from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
 from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, flatten, role
-from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry, text_of, turns_of
+from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry
 from branchpoint.lang.pieces import Log, read_call, read_so_far
 from branchpoint.lang.result import Meta
 from branchpoint.lang.scopes import RoleScope, TextScope

@@ -6,9 +6,10 @@ A state binds names to these in program order; reading one waits for what it nee
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
+from branchpoint.lang.chain import text_of
 from branchpoint.lang.errors import Incomplete, Origin, ProgramError, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
-from branchpoint.lang.ledger import Entry, Pending, Place, text_of
+from branchpoint.lang.ledger import Entry, Pending, Place
 from branchpoint.lang.result import Meta, SampleMeta
 
 __all__ = ["CallEntry", "Fixed", "Joined", "Scope", "Variable"]

@@ -67,8 +67,8 @@ class Capabilities:
 class Backend(Protocol):
     """Runs requests. All methods are called from one event loop; cancelling the task that waits aborts the request.
 
-    A backend that keeps something bound to its loop (connections) inherits `lang.dispatcher.Dispatched`, and has the same loop for
-    all runs; any other gets a new one with each run.
+    A backend that keeps something bound to its loop (connections) inherits `lang.dispatcher.Dispatched`, and has the same loop
+    for all runs; any other gets a new one with each run.
     """
 
     @property

@@ -295,3 +295,24 @@ def test_deep_trees_of_forks() -> None:
     assert len(set(result.value)) == 32
     assert result.report().total.calls == 62
     assert len(result.states) == 63
+
+
+@pytest.mark.parametrize("length", [1, 40, 100])
+def test_long_ledgers_with_joined_texts_and_roles_stay_exact(length: int) -> None:
+    def body(s: bp.State) -> tuple[str, int]:
+        for number in range(length):
+            s += f"{number}" + bp.gen("x", max_tokens=1)
+        forks = s.fork(2)
+        for number in range(length):
+            forks += [f"a{number}" + bp.gen("x", max_tokens=1), bp.user(f"b{number}")]
+        forks.join("concate_and_append")
+        for number in range(length):
+            s += bp.user(f"{number}") + bp.assistant(bp.gen("y", max_tokens=1))
+        return s.text(), len(s.messages())
+
+    text, messages = run(body, bp.Fake(".")).value
+    head = "".join(f"{number}." for number in range(length)) + "".join(f"a{number}." for number in range(length))
+    users = [f"<|im_start|>user\nb{number}<|im_end|>\n" for number in range(length)]
+    turns = [f"<|im_start|>user\n{number}<|im_end|>\n<|im_start|>assistant\n.<|im_end|>\n" for number in range(length)]
+    assert text == head + "".join(users) + "".join(turns)
+    assert messages == 3 * length
