@@ -6,6 +6,7 @@
 from typing import Protocol, cast, runtime_checkable
 
 from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.backends.source import BackendLike, BackendSource
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
 from branchpoint.lang.errors import NotSupported, ProgramMistake
 from branchpoint.lang.runner import current_backend
@@ -16,7 +17,7 @@ __all__ = ["Managed", "find_backend", "flush_cache", "get_server_info", "set_def
 class _Default:
     """Holds the default; one instance, because that is what a process-wide default is."""
 
-    backend: Backend | None = None
+    backend: BackendLike | None = None
 
 
 _DEFAULT = _Default()
@@ -33,32 +34,32 @@ class Managed(Protocol):
         """What the backend says of itself."""
 
 
-def set_default_backend(backend: Backend | None) -> None:
+def set_default_backend(backend: BackendLike | None) -> None:
     """Let programs that are run without a backend use this one; None takes it away."""
     _DEFAULT.backend = backend
 
 
-def find_backend(given: Backend | None = None) -> Backend:
+def find_backend(given: BackendLike | None = None) -> Backend:
     """The given backend, else that of the program that calls, else the default. Raises ProgramMistake where there is none."""
     backend = given or current_backend() or _DEFAULT.backend
     if backend is None:
         raise ProgramMistake("There is no backend: give run(backend=...), or call set_default_backend(...) before.")
-    return backend
+    return backend.as_backend() if isinstance(backend, BackendSource) else backend
 
 
-def flush_cache(backend: Backend | None = None) -> None:
+def flush_cache(backend: BackendLike | None = None) -> None:
     """Forget all reusable prefixes of the backend. Raises NotSupported where it has none."""
     found, dispatcher = _managed(backend, "flush_cache")
     dispatcher.run(found.flush_cache())
 
 
-def get_server_info(backend: Backend | None = None) -> dict[str, object]:
+def get_server_info(backend: BackendLike | None = None) -> dict[str, object]:
     """What the backend says of itself: model, context, counters. Raises NotSupported where it tells nothing."""
     found, dispatcher = _managed(backend, "get_server_info")
     return dispatcher.run(found.server_info())
 
 
-def _managed(backend: Backend | None, asked: str) -> tuple[Managed, Dispatcher]:
+def _managed(backend: BackendLike | None, asked: str) -> tuple[Managed, Dispatcher]:
     found: object = find_backend(backend)
     if isinstance(found, Managed) and isinstance(found, Dispatched):
         return found, cast(Dispatched, found).dispatcher

@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack, cast
 
 import msgspec
 
-from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.backends.source import BackendLike
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import SamplingParams
@@ -59,7 +59,7 @@ class RunConfig:
 
     __slots__ = ("backend", "max_concurrency", "namespace", "options")
 
-    backend: Backend | None
+    backend: BackendLike | None
     namespace: str
     max_concurrency: int
     options: SamplingOptions
@@ -67,7 +67,7 @@ class RunConfig:
     def __init__(
         self,
         *,
-        backend: Backend | None = None,
+        backend: BackendLike | None = None,
         namespace: str = "",
         max_concurrency: int = 256,
         **options: Unpack[SamplingOptions],

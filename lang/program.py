@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, Literal, cast, overload
 from typing_extensions import ParamSpec, TypeVar
 
 from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.backends.source import BackendLike
 from branchpoint.lang.defaults import find_backend
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.options import RunConfig, SamplingOptions, merge, option_names, sampling_params
@@ -34,7 +35,7 @@ class _Split:
     kwargs: dict[str, object]
     config: RunConfig
     options: SamplingOptions
-    backend: Backend | None
+    backend: BackendLike | None
     stream: bool
 
 
@@ -165,7 +166,7 @@ class Program(Generic[R]):
             )
         merged = merge(config.options, cast(SamplingOptions, options))
         sampling_params(merged)
-        return _Split(args, kwargs | rest, config, merged, cast(Backend | None, backend), stream)
+        return _Split(args, kwargs | rest, config, merged, cast(BackendLike | None, backend), stream)
 
     def _job(self, split: _Split, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Job, Backend]:
         bound = self._bind(args, {**self._defaults, **kwargs})

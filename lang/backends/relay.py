@@ -1,0 +1,104 @@
+"""Carries an engine's events from its thread to whoever waits: an event loop (`Relay`) or a plain thread (`waiting`).
+
+Used by `engine.py`. A burst of events, of however many calls, wakes a loop once. Leaving early aborts what still runs.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+
+from branchpoint.runtime.errors import error_from
+from branchpoint.runtime.messages import Call, Completed, Event, Failed, SampleFinished, ScoreCall, Scored
+
+__all__ = ["Abort", "Relay", "Submit", "waiting"]
+
+Submit = Callable[[Call | ScoreCall, Callable[[Event], None]], None]
+Abort = Callable[[str], None]
+
+
+class _Inbox:
+    """What arrived for one reader. Belongs to its loop."""
+
+    def __init__(self) -> None:
+        self.arrived = deque[Event]()
+        self._wake = asyncio.Event()
+
+    def take(self, event: Event) -> None:
+        self.arrived.append(event)
+        self._wake.set()
+
+    async def next(self) -> Event:
+        while not self.arrived:
+            self._wake.clear()
+            await self._wake.wait()
+        return self.arrived.popleft()
+
+
+class Relay:
+    """Hands events to one event loop. Made and read there; fed from any thread."""
+
+    def __init__(self, submit: Submit, abort: Abort) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._submit = submit
+        self._abort = abort
+        self._lock = threading.Lock()
+        self._burst: list[tuple[_Inbox, Event]] = []
+
+    async def events(self, calls: Sequence[Call | ScoreCall]) -> AsyncGenerator[Event, None]:
+        """Start `calls` and give their events until each has its terminal one. Raises what failed."""
+        inbox = _Inbox()
+        running = {call.id for call in calls}
+        try:
+            for call in calls:
+                self._submit(call, lambda event: self._put(inbox, event))
+            while running:
+                event = await inbox.next()
+                _settle(running, event)
+                yield event
+        finally:
+            for call_id in running:
+                self._abort(call_id)
+
+    def _put(self, inbox: _Inbox, event: Event) -> None:
+        with self._lock:
+            self._burst.append((inbox, event))
+            if len(self._burst) > 1:
+                return  # the loop was woken, and hasn't looked yet
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read it
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            burst, self._burst = self._burst, []
+        for inbox, event in burst:
+            inbox.take(event)
+
+
+def waiting(submit: Submit, abort: Abort, calls: Sequence[Call | ScoreCall]) -> Generator[Event, None, None]:
+    """As `Relay.events`, for a thread that blocks between events."""
+    arrived = queue.SimpleQueue[Event]()
+    running = {call.id for call in calls}
+    try:
+        for call in calls:
+            submit(call, arrived.put)
+        while running:
+            event = arrived.get()
+            _settle(running, event)
+            yield event
+    finally:
+        for call_id in running:
+            abort(call_id)
+
+
+def _settle(running: set[str], event: Event) -> None:
+    """Note the end of a call. Raises the error that the event stands for; a sample that the engine cut fails its call."""
+    if isinstance(event, Completed | Scored | Failed):
+        running.discard(event.id)
+    if isinstance(event, Failed):
+        raise error_from(event.kind, event.message, event.param)
+    if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
+        kind = "aborted" if event.reason == "abort" else "internal"
+        raise error_from(kind, f"Sample {event.index} ended early: {event.stop or event.reason}.")
