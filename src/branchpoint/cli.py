@@ -13,6 +13,7 @@ import typer
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.serving.options import ServerOptions
 
 __all__ = ["app", "main"]
@@ -87,7 +88,12 @@ def _version() -> None:
     """Print the version."""
     from importlib import metadata
 
-    typer.echo(f"branchpoint {metadata.version('branchpoint')}")
+    try:
+        typer.echo(f"branchpoint {metadata.version('branchpoint')}")
+    except metadata.PackageNotFoundError as error:
+        raise InvalidRequest(
+            "branchpoint runs from its sources and isn't installed; `pip install -e .` gives it a version."
+        ) from error
 
 
 def main() -> None:
