@@ -7,10 +7,10 @@ First step of a JSON-schema constraint: parse within limits, drop annotations, k
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from branchpoint.constrained.errors import InvalidSchema, LimitExceeded, UnsupportedKeyword, shorten
-from branchpoint.constrained.keywords import FORMATS, KEYWORDS, NEUTRAL
+from branchpoint.constrained.keywords import FORMATS, KEYWORDS, NEUTRAL, REFUSED, misspelt
 
 __all__ = ["References", "Schema", "SchemaMap", "normalise_schema", "parse_schema", "split_pointer"]
 
@@ -99,8 +99,12 @@ class References:
             return self._root
         if not reference.startswith("#/"):
             return self._anchors.get(reference[1:])
+        return self.at(split_pointer(reference))
+
+    def at(self, steps: list[str]) -> Schema | None:
+        """The subschema at the end of these (decoded) steps from the root, None where there is none."""
         at: Any = self._root
-        for step in split_pointer(reference):
+        for step in steps:
             if isinstance(at, dict) and step in at:
                 at = at[step]
             elif isinstance(at, list) and step.isdecimal() and int(step) < len(at):
@@ -117,17 +121,17 @@ class _Normaliser:
         self._root = root
         self._references = References(root)
         self._all_pending = False
-        self._pending: list[tuple[str, str]] = []
+        self._pending: list[tuple[str, str, list[str]]] = []
+        self._hoisted: dict[str, str] = {}
         self._kept: dict[str, dict[str, Schema]] = {}
 
     def run(self) -> Schema:
         result = self._schema(self._root, "")
         while self._pending:
-            group, name = self._pending.pop()
+            group, name, steps = self._pending.pop()
             if name not in self._kept.setdefault(group, {}):
                 self._kept[group][name] = True  # claimed, so that cycles end
-                body = self._root[group][name] if isinstance(self._root, dict) else True
-                self._kept[group][name] = self._schema(body, f"/{group}/{_escape(name)}")
+                self._kept[group][name] = self._schema(self._references.at(steps), "".join(f"/{_escape(step)}" for step in steps))
         if isinstance(result, dict):
             result.update(self._kept)
         return result
@@ -153,11 +157,15 @@ class _Normaliser:
         if kind == "annotation" or keyword.startswith("x-") or _is_neutral(keyword, value):
             return []
         if kind is None:
-            raise UnsupportedKeyword(keyword, here, "it would be ignored; leave it out or express it otherwise.")
+            meant = misspelt(keyword)
+            if keyword not in REFUSED and meant is None:
+                return []  # a word of nobody's draft says nothing about what is valid
+            why = f"it would be ignored; did you mean {meant!r}?" if meant else "masks can't hold it yet; express it otherwise."
+            raise UnsupportedKeyword(keyword, here, why)
         if kind == "plain":
             return self._plain(keyword, value, here)
         if kind == "base":
-            return _base(keyword, value, pointer)
+            return self._base(keyword, value, pointer)
         if kind == "definitions" and not pointer:
             if not isinstance(value, dict):
                 raise InvalidSchema(f"Expected a map of schemas at {here}, got {shorten(repr(value)[:60])}.")
@@ -170,6 +178,23 @@ class _Normaliser:
             return [(keyword, [self._schema(each, f"{here}/{at}") for at, each in enumerate(value)])]
         return [(keyword, self._schema(value, here))]
 
+    def _base(self, keyword: str, value: object, pointer: str) -> list[tuple[str, Any]]:
+        """`$schema` decides how the whole is read. `$id` names a document; below the root it would move references."""
+        here = f"{pointer}/{keyword}"
+        if keyword == "id" and not isinstance(value, str):
+            return []  # a word like any other since draft 6
+        if not isinstance(value, str):
+            raise InvalidSchema(f"Expected a string at {here}, got {shorten(repr(value)[:60])}.")
+        if keyword == "$schema":
+            root = self._root["$schema"] if isinstance(self._root, dict) and "$schema" in self._root else value
+            if value != root:
+                raise UnsupportedKeyword(keyword, here, "a part can't be of another draft than the whole.")
+            return [] if pointer else [(keyword, value)]
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        if pointer and _mentions_reference(self._references.at(steps)):
+            raise UnsupportedKeyword(keyword, here, "below the root it would move the references beneath it.")
+        return []
+
     def _map(self, value: object, here: str) -> dict[str, Schema]:
         if not isinstance(value, dict):
             raise InvalidSchema(f"Expected a map of schemas at {here}, got {shorten(repr(value)[:60])}.")
@@ -177,7 +202,7 @@ class _Normaliser:
 
     def _plain(self, keyword: str, value: Any, here: str) -> list[tuple[str, Any]]:
         if keyword == "$ref":
-            self._follow(value, here)
+            value = self._follow(value, here)
         if keyword == "format" and value not in FORMATS:
             if not isinstance(value, str):
                 raise InvalidSchema(f"Expected a string at {here}, got {shorten(repr(value)[:60])}.")
@@ -186,35 +211,50 @@ class _Normaliser:
             raise UnsupportedKeyword(keyword, here, f"numbers beyond 2^53 are not exact here, got {shorten(str(large)[:40])}.")
         return [(keyword, value)]
 
-    def _follow(self, reference: object, here: str) -> None:
+    def _follow(self, reference: object, here: str) -> str:
+        """Have what a reference names walked too; returns the reference to it in the result."""
         if not isinstance(reference, str):
             raise InvalidSchema(f"Expected a reference at {here}, a string, got {shorten(repr(reference)[:60])}.")
         if not reference.startswith("#"):
             raise UnsupportedKeyword("$ref", here, f"only references within the schema are followed, got {shorten(reference)}.")
         if self._references.find(reference) is None:
             raise InvalidSchema(f"The reference {shorten(reference)!r} at {here} names nothing in the schema.")
-        steps = split_pointer(reference) if reference.startswith("#/") else []
-        if steps and steps[0] in _DEFINITIONS and len(steps) > 1:
-            self._pending.append((steps[0], steps[1]))
-        elif reference != "#" and not steps and isinstance(self._root, dict) and not self._all_pending:
-            self._all_pending = True  # an anchor: it may lie in any definition
-            groups = ((group, self._root.get(group)) for group in _DEFINITIONS)
-            self._pending += [(group, name) for group, names in groups if isinstance(names, dict) for name in names]
-        elif steps and KEYWORDS.get(steps[0]) in (None, "annotation"):
-            raise UnsupportedKeyword("$ref", here, f"it points outside of any schema, to {shorten(reference)}; use $defs.")
+        if not reference.startswith("#/"):
+            if reference != "#" and not self._all_pending and isinstance(self._root, dict):
+                self._all_pending = True  # an anchor: it may lie in any definition
+                self._pending += [(group, name, [group, name]) for group in _DEFINITIONS for name in self._root.get(group, ())]
+            return reference
+        steps = split_pointer(reference)
+        if steps[0] in _DEFINITIONS and len(steps) > 1:
+            self._pending.append((steps[0], steps[1], steps[:2]))
+        if _stays(steps):
+            return reference
+        if reference not in self._hoisted:
+            self._hoisted[reference] = f"hoisted schema {len(self._hoisted)}"
+            self._pending.append(("$defs", self._hoisted[reference], steps))
+        return f"#/$defs/{quote(self._hoisted[reference])}"
+
+
+def _stays(steps: list[str]) -> bool:
+    """Whether a pointer leads through schemas only, so that what it names has its place in the result."""
+    at = 0
+    while at < len(steps):
+        kind = KEYWORDS.get(steps[at])
+        if kind not in ("schema", "schemas", "items", "map", "definitions"):
+            return False
+        numbered = kind == "schemas" or (kind == "items" and at + 1 < len(steps) and steps[at + 1].isdecimal())
+        at += 2 if numbered or kind in ("map", "definitions") else 1
+    return True
+
+
+def _mentions_reference(at: object) -> bool:
+    if isinstance(at, dict):
+        return "$ref" in at or any(map(_mentions_reference, at.values()))
+    return isinstance(at, list) and any(map(_mentions_reference, at))
 
 
 def _is_neutral(keyword: str, value: object) -> bool:
     return any(type(value) is type(said) and value == said for said in NEUTRAL.get(keyword, ()))
-
-
-def _base(keyword: str, value: object, pointer: str) -> list[tuple[str, Any]]:
-    """`$schema` decides how the rest is read; `$id` at the root names the document, deeper it would move references."""
-    if not isinstance(value, str):
-        raise InvalidSchema(f"Expected a string at {pointer}/{keyword}, got {shorten(repr(value)[:60])}.")
-    if pointer:
-        raise UnsupportedKeyword(keyword, f"{pointer}/{keyword}", "it is read at the root only.")
-    return [(keyword, value)] if keyword == "$schema" else []
 
 
 def _check_counts(schema: Mapping[str, Any], pointer: str) -> None:
