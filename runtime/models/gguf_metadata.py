@@ -51,6 +51,9 @@ def config_from(header: Header, where: str, factors: tuple[float, ...]) -> tuple
         raise ModelError(f"{where}: general.architecture must name the architecture, got {architecture!r}.")
     family = family_of_gguf(architecture, where)
     keys = _Keys(header, architecture, where)
+    parts = header.metadata.get("split.count", 0)
+    if isinstance(parts, int) and parts > 1:
+        raise ModelError(f"{where} is one of {parts} parts of a split GGUF; merge them first (llama.cpp's gguf-split --merge).")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{where}: the tensor token_embd.weight is missing; the file is not a whole model.")

@@ -24,6 +24,8 @@ Bytes = npt.NDArray[np.uint8]
 
 SUPPORTED_KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 
+_FLOATS = ("F32", "F16", "BF16")
+
 _GLOBAL = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -67,7 +69,11 @@ class GgufCheckpoint:
             )
         four_bit = entry.kind.name in ("Q4_0", "Q4_1") and len(entry.shape) == 2
         order = self._row_order(name, entry)
-        rows = entry.shape[:1] if len(entry.shape) > 1 else ()
+        if len(entry.shape) == 1 and entry.kind.name not in _FLOATS:
+            raise ModelError(
+                f"{self.where}: {entry.name} is a vector stored as {entry.kind.name}; only float vectors are supported."
+            )
+        rows = entry.shape[:1]
 
         def raw() -> Bytes:
             data = self._bytes[entry.offset : entry.offset + entry.num_bytes].reshape(*rows, -1)

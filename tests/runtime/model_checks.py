@@ -122,7 +122,7 @@ def write_gguf(
         if tied and name == "lm_head.weight":
             continue
         values = tensor
-        if architecture == "llama" and ".q_proj." in name:
+        if architecture == "llama" and ".q_proj." in name:  # weights and biases
             values = interleaved(tensor, config.num_attention_heads)
         elif architecture == "llama" and ".k_proj." in name:
             values = interleaved(tensor, config.num_key_value_heads)

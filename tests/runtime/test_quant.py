@@ -58,6 +58,12 @@ def test_int8_rows_do_not_depend_on_what_is_batched_with_them() -> None:
     assert torch.equal(linear.apply(loud)[:6], linear.apply(x))
 
 
+@pytest.mark.parametrize("rows", ROWS)
+def test_int8_with_seven_bit_activations_for_a_cpu_whose_products_overflow(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("branchpoint.runtime.quant.int8._saturates", lambda: True)
+    assert 0 < error(Int8(), source(80, 96, bias=True), rows) < 0.05
+
+
 def test_int8_takes_rows_of_zeros_and_of_one_sign() -> None:
     linear = Int8().create(source(48, 32, bias=True))
     exact = Plain(CPU, torch.float32).create(source(48, 32, bias=True))
