@@ -53,6 +53,8 @@ class _Aging:
         del self._arrivals[: bisect_right(self._arrivals, arrival)]
 
     def is_due(self, sequence: Sequence) -> bool:
+        if len(self._arrivals) < MAX_OVERTAKEN:
+            return False
         return len(self._arrivals) - bisect_right(self._arrivals, sequence.arrival) >= MAX_OVERTAKEN
 
 
@@ -113,32 +115,36 @@ class ProgramFirst:
     def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
         """By priority, then those due, then begun programs, then age of the program, then of the fork, then of the call."""
         self._aging.forget_before(min((sequence.arrival for sequence in waiting), default=0))
-        first: dict[Hashable, int] = {}
-        for sequence in waiting:
-            program, fork = self._program(sequence), self._fork(sequence)
-            first[program] = min(first.get(program, sequence.arrival), sequence.arrival)
-            first[fork] = min(first.get(fork, sequence.arrival), sequence.arrival)
+        ages: dict[Hashable, tuple[int, int]] = {}  # waiting sequences come in no order: the oldest of a program decides
+        names = []
+        for sequence in sorted(waiting, key=lambda sequence: sequence.arrival):
+            program = _program(sequence)
+            fork = (program, sequence.hints.path[:-1])
+            if program not in ages:
+                ages[program] = self._programs.age(program, sequence.arrival)
+            if fork not in ages:
+                ages[fork] = self._forks.age(fork, sequence.arrival)
+            names.append((sequence, program, fork))
 
-        def key(sequence: Sequence) -> tuple[int, ...]:
+        def key(named: tuple[Sequence, str, Hashable]) -> tuple[int, ...]:
+            sequence, program, fork = named
             if self._aging.is_due(sequence):
                 return (-sequence.hints.priority, 0, sequence.arrival, sequence.index)
-            program, fork = self._program(sequence), self._fork(sequence)
-            ages = (*self._programs.age(program, first[program]), *self._forks.age(fork, first[fork]))
-            return (-sequence.hints.priority, *ages, sequence.arrival, sequence.index)
+            return (-sequence.hints.priority, *ages[program], *ages[fork], sequence.arrival, sequence.index)
 
-        return sorted(waiting, key=key)
+        return [sequence for sequence, _, _ in sorted(names, key=key)]
 
     def admitted(self, sequence: Sequence) -> None:
         """Its program and its fork have begun."""
         self._aging.admitted(sequence)
-        self._programs.note(self._program(sequence))
-        self._forks.note(self._fork(sequence))
+        program = _program(sequence)
+        self._programs.note(program)
+        self._forks.note((program, sequence.hints.path[:-1]))
 
-    def _program(self, sequence: Sequence) -> str:
-        return sequence.hints.program or f"call {sequence.call_id}"
 
-    def _fork(self, sequence: Sequence) -> tuple[str, tuple[int, ...]]:
-        return (self._program(sequence), sequence.hints.path[:-1])
+def _program(sequence: Sequence) -> str:
+    """A call without a program is one of its own."""
+    return sequence.hints.program or f"call {sequence.call_id}"
 
 
 def make_order(policy: Policy, cached_tokens: Callable[[Sequence], int]) -> AdmissionOrder:

@@ -49,6 +49,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._waiting: dict[Sequence, None] = {}
+        self._room_refused: int | None = None  # pages that were not enough for the first of those waiting now
         self._running: list[Sequence] = []  # by rank: the last is preempted first
 
     @property
@@ -65,10 +66,13 @@ class Scheduler:
         """Let `sequence` wait for admission."""
         sequence.status = Status.WAITING
         self._waiting[sequence] = None
+        self._room_refused = None
 
     def remove(self, sequence: Sequence, *, keep: bool) -> None:
         """`sequence` has ended: give back its pages. With `keep` the tree remembers the KV of all its tokens."""
-        self._waiting.pop(sequence, None)
+        if sequence in self._waiting:
+            del self._waiting[sequence]
+            self._room_refused = None
         if sequence in self._running:
             self._running.remove(sequence)
             sequence.num_computed = min(sequence.num_computed, sequence.num_tokens)
@@ -134,6 +138,9 @@ class Scheduler:
         if not self._waiting or not draft.budget or len(self._running) >= self._max_sequences:
             return
         reserved = sum(self.cache.missing(sequence) for sequence in self._running)
+        if self._room_refused is not None and self.cache.num_available - reserved <= self._room_refused:
+            return  # nothing was freed since: sorting and matching again would end as before
+        self._room_refused = None
         passed_over = 0
         for sequence in self._order.sort(self._waiting.keys()):
             if self._awaits_prefix(sequence):
@@ -143,6 +150,7 @@ class Scheduler:
                 self._schedule(sequence, draft)
                 reserved += self.cache.missing(sequence)
             else:
+                self._room_refused = self.cache.num_available - reserved
                 return
             if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
                 return

@@ -1,5 +1,6 @@
 """Whatever the pages, batches, chunks and neighbours: the same tokens, one end for each call, and no page lost."""
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -138,3 +139,11 @@ class EngineMachine(RuleBasedStateMachine):
 
 EngineMachine.TestCase.settings = settings(RELAXED, max_examples=100, stateful_step_count=30)
 test_random_operations_keep_the_books_and_the_answers = EngineMachine.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+class TestManyRandomOperations(EngineMachine.TestCase):  # type: ignore[misc,name-defined]
+    """The same, a hundred thousand operations."""
+
+    settings = settings(RELAXED, max_examples=2_000, stateful_step_count=50)
