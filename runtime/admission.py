@@ -60,7 +60,7 @@ class Admission:
             sequence.arrival = arrival
             if index == 0 and sampling.prompt_logprobs is not None:
                 sequence.next_row = min(last_row, max(sampling.prompt_logprobs_start - 1, 0))
-            generations.append(Generation(call, sequence, self._table))
+            generations.append(Generation(call, sequence, self._table, room))
         return generations
 
     def scorings(self, call: ScoreCall, arrival: int) -> list[Scoring]:

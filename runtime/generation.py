@@ -43,9 +43,13 @@ class Finish:
 
 
 class Generation:
-    """The output of `sequence`. `prompt_logprobs` and the counts are complete once `commit` has given a Finish."""
+    """The output of `sequence`, which has room for `room` tokens of it. `prompt_logprobs` and the counts are complete once
+    `commit` has given a Finish.
 
-    def __init__(self, call: Call, sequence: Sequence, table: TokenTable) -> None:
+    Tokens that only repeat bytes cut from the prompt (`Call.heal`) count neither as output nor towards `max_tokens`.
+    """
+
+    def __init__(self, call: Call, sequence: Sequence, table: TokenTable, room: int) -> None:
         self.sequence = sequence
         self.prompt_logprobs: list[TokenLogprob] = []
         self.decoded = 0
@@ -53,7 +57,10 @@ class Generation:
         self._sampling = call.sampling
         self._constrained = call.constraint is not None
         self._unhealed = len(call.heal)
+        self._repeated = 0  # leading tokens of the output that only repeat what was cut from the prompt
+        self._pushed = 0
         self._table = table
+        self._room = room
         self._output = SampleOutput(table.bytes_of, table.special, call.sampling, call.heal)
         self._ending: Finish | None = None  # decided, but rows of the last tokens are still to come
         if sequence.index == 0 and call.sampling.prompt_logprobs is not None and call.sampling.prompt_logprobs_start == 0:
@@ -109,7 +116,7 @@ class Generation:
         logprob = None
         if self._sampling.logprobs is not None:
             logprob = self._table.logprob(token, row.logprob, row.top)
-        self.decoded += 1
+        self.decoded += not self._repeats(token)
         finish = self._append(token)
         if finish is None or self._sampling.include_stop:
             finish = self._push(token, logprob) or finish
@@ -128,7 +135,10 @@ class Generation:
         """Put `token` behind the sequence and move the matcher; a Finish where the token itself ends the output."""
         sequence, sampling = self.sequence, self._sampling
         finish = None
-        if token in sampling.stop_token_ids and sequence.num_output >= sampling.min_tokens:
+        if self._repeats(token):
+            self._repeated += 1
+            sequence.max_output = min(sequence.max_output + 1, self._room)
+        elif token in sampling.stop_token_ids and sequence.num_output >= sampling.min_tokens:
             finish = Finish("stop", token)
         elif token in self._table.eos and (self._constrained or not sampling.ignore_eos):
             finish = Finish("stop")
@@ -142,10 +152,13 @@ class Generation:
 
     def _heal(self, token: int) -> None:
         """Without a constraint the matcher only holds the output to the bytes that were cut from the prompt."""
-        if not self._constrained:
-            self._unhealed -= len(self._table.bytes_of(token))
-            if self._unhealed <= 0:
-                self.sequence.matcher = None
+        self._unhealed = max(0, self._unhealed - len(self._table.bytes_of(token)))
+        if not self._constrained and not self._unhealed:
+            self.sequence.matcher = None
+
+    def _repeats(self, token: int) -> bool:
+        """Whether `token`, coming next, gives nothing but bytes that were cut from the prompt."""
+        return self._unhealed > 0 and len(self._table.bytes_of(token)) <= self._unhealed
 
     def _is_whole(self) -> bool:
         matcher = self.sequence.matcher
@@ -172,10 +185,11 @@ class Generation:
         return None if sequence.samples else Finish("length")
 
     def _push_forced(self, token: int, row: RowResult | None) -> Finish | None:
-        self.forced += 1
+        self.forced += self._pushed >= self._repeated
         return self._push(token, self._table.logprob(token, row.known, row.top) if row else None)
 
     def _push(self, token: int, logprob: TokenLogprob | None) -> Finish | None:
+        self._pushed += 1
         hit = self._output.push(token, logprob)
         return Finish("stop", hit.stop) if hit else None
 

@@ -106,7 +106,8 @@ class Usage(msgspec.Struct, frozen=True):
     """Exact counts of one call. Prompt tokens count once; the others are summed over its samples. Times in seconds.
 
     prompt = cached + prefilled at admission (a preempted sequence's recomputed tokens are in `prefilled`, on top);
-    completion = decoded + forced + accepted drafts.
+    completion = decoded + forced + accepted drafts; tokens that only repeat healed bytes belong to the prompt and aren't counted.
+    The prompt of a ScoreCall includes its continuations.
     """
 
     prompt_tokens: int = 0

@@ -93,12 +93,28 @@ def test_a_grammars_end_wins_over_min_tokens_and_ignore_eos() -> None:
 
 
 def test_healed_bytes_come_first_and_are_not_text() -> None:
-    one = Call("a", PROMPT, SamplingParams(max_tokens=5, seed=1, ignore_eos=True), heal=b"cd")
+    one = Call("a", PROMPT, SamplingParams(max_tokens=3, seed=1, ignore_eos=True), heal=b"cd")
     got = run(make_engine(), one)["a"]
     assert got.tokens[0][:2] == (2, 3)
     assert got.text[0] == text_of([token for token in got.tokens[0][2:] if token != EOS])
     plain = expect(Call("a", (*PROMPT, 2, 3), SamplingParams(max_tokens=3, seed=1, ignore_eos=True)), 0)
     assert got.tokens[0][2:] == tuple(plain.tokens)
+
+
+@pytest.mark.parametrize("places", [None, ("1,4,5", "7", "9,8")])
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("most", [0, 1, 2, 30])
+def test_healed_tokens_cost_nothing_of_max_tokens(places: tuple[str, ...] | None, logprobs: int | None, most: int) -> None:
+    constraint = Choice(places) if places else None
+    sampling = SamplingParams(max_tokens=most, seed=1, ignore_eos=True, logprobs=logprobs, stop_token_ids=(2,))
+    got = run(make_engine(), Call("a", PROMPT, sampling, constraint, heal=b"cd"))["a"]
+    plain = run(make_engine(), Call("a", (*PROMPT, 2, 3), sampling, constraint))["a"]
+    healed = (2, 3) if most else ()
+    assert got.tokens.get(0, ()) == healed + plain.tokens.get(0, ())
+    assert got.text.get(0, "") == plain.text.get(0, "")
+    assert got.finished[0] == plain.finished[0]
+    assert isinstance(got.end, Completed) and isinstance(plain.end, Completed)
+    assert got.end.usage.forced_tokens == plain.end.usage.forced_tokens
 
 
 def test_scores_are_aligned_and_the_prompt_is_computed_once() -> None:
