@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from branchpoint.lang.errors import BackendError
 from branchpoint.lang.result import SampleMeta
-from branchpoint.runtime.messages import Completed, Delta, Event, FinishReason, SampleFinished, TokenLogprob, Usage
+from branchpoint.runtime.errors import error_from
+from branchpoint.runtime.messages import Completed, Delta, Event, Failed, FinishReason, SampleFinished, TokenLogprob, Usage
 
-__all__ = ["Collected", "Generation"]
+__all__ = ["Collected", "Generation", "checked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,13 @@ class Collected:
             if ended is not None
         )
         return Generation(samples, completed.usage, completed.prompt_logprobs)
+
+
+def checked(event: Event) -> Event:
+    """The event itself. Raises the error that it stands for; a sample that the engine cut fails its call."""
+    if isinstance(event, Failed):
+        raise error_from(event.kind, event.message, event.param)
+    if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
+        kind = "aborted" if event.reason == "abort" else "internal"
+        raise error_from(kind, f"Sample {event.index} ended early: {event.stop or event.reason}.")
+    return event

@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
-from branchpoint.runtime.errors import error_from
-from branchpoint.runtime.messages import Call, Completed, Event, Failed, SampleFinished, ScoreCall, Scored
+from branchpoint.lang.backends.generation import checked
+from branchpoint.runtime.messages import Call, Completed, Event, Failed, ScoreCall, Scored
 
 __all__ = ["Abort", "Relay", "Submit", "waiting"]
 
@@ -94,11 +94,7 @@ def waiting(submit: Submit, abort: Abort, calls: Sequence[Call | ScoreCall]) -> 
 
 
 def _settle(running: set[str], event: Event) -> None:
-    """Note the end of a call. Raises the error that the event stands for; a sample that the engine cut fails its call."""
+    """Note the end of a call. Raises what failed."""
     if isinstance(event, Completed | Scored | Failed):
         running.discard(event.id)
-    if isinstance(event, Failed):
-        raise error_from(event.kind, event.message, event.param)
-    if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
-        kind = "aborted" if event.reason == "abort" else "internal"
-        raise error_from(kind, f"Sample {event.index} ended early: {event.stop or event.reason}.")
+    checked(event)

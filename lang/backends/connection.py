@@ -1,0 +1,168 @@
+"""One HTTP server, asked in JSON: sends, retries where nothing can have happened, and turns what fails into BackendError.
+
+Used by `http.py`; belongs to the event loop that uses it first.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from branchpoint.lang.errors import BackendError
+from branchpoint.runtime.errors import InvalidRequest
+
+__all__ = ["Connection"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+_KEEP_SECONDS = 2.0  # shorter than servers keep idle connections, so that none is used while it is being closed
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_QUOTED = 2000
+
+
+class Connection:
+    """Requests to the server at `url`."""
+
+    def __init__(
+        self, url: str, api_key: str | None, timeouts: httpx.Timeout, retries: int, transport: httpx.AsyncBaseTransport | None
+    ) -> None:
+        parsed = _parsed(url)
+        self.url = str(parsed).rstrip("/")
+        self._local = parsed.host in _LOCAL
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeouts = timeouts
+        self._retries = retries
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+
+    async def ask(self, method: str, path: str, form: type[T], body: object = None) -> T:
+        """The answer, as a `form`. Raises BackendError."""
+        async with self.open(method, path, body) as response:
+            raw = await response.aread()
+        try:
+            return msgspec.json.decode(raw, type=form)
+        except msgspec.DecodeError as error:
+            told = _quoted(raw)
+            raise BackendError(
+                f"{self.url}{path} answered what a Branchpoint server doesn't ({error}): {told[:200]}", status=200, body=told
+            ) from error
+
+    @asynccontextmanager
+    async def open(self, method: str, path: str, body: object = None) -> AsyncIterator[httpx.Response]:
+        """A good answer, its body still to be read; leaving closes it. Raises BackendError, also for what fails inside."""
+        response = await self._send(method, path, _encoded(body))
+        try:
+            yield response
+        except httpx.HTTPError as error:
+            raise BackendError(f"The answer of {self.url}{path} broke off: {_named(error)}.", status=200) from error
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+        for attempt in itertools.count():
+            pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
+            try:
+                response = await self._sent(method, path, content)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent
+                failure = BackendError(f"Can't reach the server at {self.url}: {_named(error)}. Is it running?")
+                failure.__cause__ = error
+            except httpx.HTTPError as error:
+                raise BackendError(f"{method} {self.url}{path} got no answer: {_named(error)}.") from error
+            else:
+                if response.status_code == HTTPStatus.OK:
+                    return response
+                failure = await self._refusal(response, f"{method} {self.url}{path}")
+                wait = _retry_after(response)
+                if wait is None:
+                    raise failure
+                pause = min(wait, _LONGEST_PAUSE)
+            if attempt >= self._retries:
+                raise failure
+            await asyncio.sleep(pause)
+        raise AssertionError("the loop ends by itself")
+
+    async def _sent(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                headers=self._headers,
+                timeout=self._timeouts,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=_KEEP_SECONDS),
+                transport=self._transport,
+                trust_env=not self._local,  # no proxy stands between us and this machine
+            )
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        request = self._client.build_request(method, self.url + path, content=content, headers=headers)
+        return await self._client.send(request, stream=True)
+
+    async def _refusal(self, response: httpx.Response, asked: str) -> BackendError:
+        """The error that an answer other than 200 is."""
+        try:
+            raw = await response.aread()
+        except httpx.HTTPError as error:
+            raw = f"(its body broke off: {_named(error)})".encode()
+        finally:
+            await response.aclose()
+        status, told = response.status_code, _quoted(raw)
+        hint = " Is it a Branchpoint server?" if status == HTTPStatus.NOT_FOUND else ""
+        message = f"{asked} answered {status} {response.reason_phrase}: {_message(raw) or told[:300] or 'an empty body'}{hint}"
+        return BackendError(message, status=status, body=told)
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: _Error
+
+
+def _message(raw: bytes) -> str | None:
+    """What OpenAI's error body says, None where it is another."""
+    try:
+        return msgspec.json.decode(raw, type=_ErrorBody).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """The seconds after which the server wants to be asked again; None where it doesn't."""
+    told = response.headers.get("Retry-After", "")
+    return float(told) if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE and told.isdecimal() else None
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise InvalidRequest(f"url must be the server's address, such as http://127.0.0.1:8000, got {url!r:.80}.") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidRequest(f"url must be the server's address, such as http://127.0.0.1:8000, got {url!r:.80}.", param="url")
+    return parsed
+
+
+def _encoded(body: object) -> bytes | None:
+    try:
+        return None if body is None else msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("Text must be valid Unicode; it holds half of a surrogate pair.", param="prompt") from error
+
+
+def _quoted(raw: bytes) -> str:
+    return raw[:_QUOTED].decode("utf-8", "replace")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

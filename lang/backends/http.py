@@ -1,0 +1,146 @@
+"""The backend for a Branchpoint server elsewhere: `RuntimeEndpoint`.
+
+Speaks the server's native routes, so that programs mean the same there as on an engine in this process: segments and ids,
+healing, seeds, hints, and the engine's own events, streamed. `connection.py` below it sends and retries.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+import httpx
+import msgspec
+
+from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
+from branchpoint.lang.backends.connection import Connection
+from branchpoint.lang.backends.generation import checked
+from branchpoint.lang.dispatcher import Dispatched
+from branchpoint.lang.errors import BackendError
+from branchpoint.runtime.messages import Completed, Event, Scored
+
+__all__ = ["RuntimeEndpoint"]
+
+_RENDERED = 1024  # texts of a chat template that are kept
+
+
+class RuntimeEndpoint(Dispatched):
+    """A Branchpoint server at `url`, as a backend. Close it with `shutdown()`, or use it as a context manager.
+
+    `timeout` is how many seconds of silence a request bears (None: any), `retries` how often a request is sent again; that is
+    done only where nothing can have happened: the connection was refused, or the server said 503 and when to come again.
+    Raises BackendError, with the answer's status and body, where a request fails.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        timeout: float | None = 600.0,
+        connect_timeout: float = 10.0,
+        retries: int = 3,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        timeouts = httpx.Timeout(timeout, connect=connect_timeout, pool=None)
+        self._connection = Connection(url, api_key, timeouts, retries, transport)
+        self._rendered: OrderedDict[bytes, str] = OrderedDict()
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self._connection.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything."""
+        return Capabilities()
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """See `Backend`. Leaving it early closes the connection, by which the server knows that it is to abort."""
+        body = {
+            **_common(request),
+            "sampling": request.sampling,
+            "constraint": request.constraint,
+            "heal": request.heal,
+            "stream": True,
+            "events": True,
+        }
+        terminal: Event | None = None
+        async with aclosing(self._events(body)) as events:
+            async for event in events:
+                if isinstance(event, Completed):
+                    terminal = event  # given once the stream has ended, so that the connection can be used again
+                else:
+                    yield event
+        if terminal is None:
+            raise BackendError(f"{self.url}/generate ended before its last event; the server may have gone.")
+        yield terminal
+
+    async def _events(self, body: dict[str, object]) -> AsyncGenerator[Event, None]:
+        decoder = msgspec.json.Decoder[Event](Event)
+        async with self._connection.open("POST", "/generate", body) as response:
+            rest = b""
+            async for piece in response.aiter_bytes():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield _event(decoder, line)
+            if rest.strip():
+                yield _event(decoder, rest)
+
+    async def score(self, request: ScoreRequest) -> Scored:
+        """See `Backend`."""
+        body = {
+            **_common(request),
+            "options": request.options,
+            "with_end": request.with_end,
+            "unconditional": request.unconditional,
+        }
+        return await self._connection.ask("POST", "/branchpoint/score", Scored, body)
+
+    async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """See `Backend`. What was rendered once isn't asked again."""
+        body = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        key = msgspec.json.encode(body)
+        text = self._rendered.get(key)
+        if text is None:
+            text = (await self._connection.ask("POST", "/branchpoint/render", _Rendered, body)).prompt
+            self._rendered[key] = text
+            if len(self._rendered) > _RENDERED:
+                self._rendered.popitem(last=False)
+        else:
+            self._rendered.move_to_end(key)
+        return text
+
+    async def flush_cache(self) -> None:
+        """Forget all prefixes that no request uses. Raises BackendError while requests run."""
+        await self._connection.ask("POST", "/flush_cache", dict[str, object])
+
+    async def server_info(self) -> dict[str, object]:
+        """What the server says of itself."""
+        return await self._connection.ask("GET", "/get_server_info", dict[str, object])
+
+    async def close(self) -> None:
+        """Close the connections; the server aborts what still runs."""
+        await self._connection.close()
+
+
+class _Rendered(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+def _common(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
+    return {
+        "segments": request.segments,
+        "hints": request.hints,
+        "rid": request.id,
+        "cache_salt": request.namespace or None,
+    }
+
+
+def _event(decoder: "msgspec.json.Decoder[Event]", line: bytes) -> Event:
+    """The event of one line. Raises what failed."""
+    try:
+        event = decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise BackendError(f"The server sent a line that is no event: {line[:200]!r} ({error}).") from error
+    return checked(event)
