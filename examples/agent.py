@@ -14,10 +14,10 @@ TOOLS = {"stock": STOCK, "price": PRICES}
 def agent(s: bp.State, question: str, max_turns: int = 3) -> str:
     s += bp.system("You help in a shop. Look things up with the tools stock and price, then answer in one sentence.")
     s += bp.user(question)
-    for _ in range(max_turns):
+    for turn in range(max_turns):
         with s.assistant():
             s += "Next step: "
-            s += bp.select("step", [*TOOLS, "answer"])
+            s += bp.select("step", [*TOOLS, "answer"] if turn else list(TOOLS))  # it looks up something before it answers
             if s["step"] == "answer":
                 break
             s += " of " + bp.gen("item", regex="|".join(STOCK), max_tokens=8)

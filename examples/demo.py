@@ -4,7 +4,7 @@
 """
 
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 from rich.console import Console
@@ -29,23 +29,34 @@ def triage(s: bp.State, ticket: str) -> dict[str, Any]:
     s += bp.assistant(bp.select("area", ["billing", "login", "other"]))
     with s.fork(2) as (risk, reply):
         risk += bp.user("How urgent is it, from 1 to 5? Answer with the number.")
-        risk += bp.assistant(bp.gen("urgency", int, max_tokens=4))
+        risk += bp.assistant(bp.gen("urgency", Literal[1, 2, 3, 4, 5]))
         reply += bp.user("Write the reply to the customer as JSON with subject, apology and refund_days.")
         reply += bp.assistant(bp.gen("reply", Reply, max_tokens=120))
     return {"area": s["area"], "urgency": risk["urgency"], "reply": reply["reply"]}
+
+
+def show(console: Console, run: bp.Run) -> None:
+    """Print the text as it streams: the trunk at once, branches a line at a time, since they run at once."""
+    unfinished: dict[tuple[int, ...], str] = {}
+    for branch, piece in run.branches_iter():
+        if not branch:
+            console.print(piece, end="", markup=False, soft_wrap=True)
+            continue
+        *lines, unfinished[branch] = (unfinished.get(branch, "") + piece).split("\n")
+        for line in lines:
+            console.print(f"[{branch[-1]}] {line}", style="cyan", markup=False, soft_wrap=True)
 
 
 def main(model: str = "smollm2") -> bp.Run:
     console = Console(highlight=False)
     with bp.Engine(model=model, seed=7) as engine:
         run = triage.run(ticket=TICKET, backend=engine, temperature=0.0, stream=True)
-        for branch, piece in run.branches_iter():
-            console.print(piece, end="", style=("white", "cyan", "green")[branch[-1] + 1 if branch else 0], markup=False)
+        show(console, run)
         console.rule("values")
         for name, value in run.value.items():
-            console.print(f"{name}: {value!r}", markup=False)
+            console.print(f"{name}: {value!r}", markup=False, soft_wrap=True)
         console.rule("report")
-        console.print(run.report(), markup=False)
+        console.print(str(run.report()), markup=False, soft_wrap=True)
         return run
 
 
