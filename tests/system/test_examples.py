@@ -18,7 +18,7 @@ def engine() -> Iterator[bp.Engine]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    options = "--cpu-weights float32 --threads 1 --num-pages 512 --context-length 2048".split()
+    options = ["--cpu-weights", "float32", "--threads", "1", "--num-pages", "512", "--context-length", "2048"]
     with served(*options) as server:
         yield server.ready().url
 
