@@ -36,10 +36,19 @@ class Seams:
         made = b"".join(self._token_bytes(token) for token in ids.tokens if token not in self._hidden)
         matching = [cut for cut in self._cuts(head, made) if text.startswith(made[cut:])]
         if not matching:
-            return Seam()
+            return self._shown(ids.text, made, self._cuts(head, made))
         cut = next((cut for cut in matching if len(made) - cut == len(text)), matching[0])
         rest = text[len(made) - cut :]
         return Seam(cut, rest.decode("utf-8", "replace"))
+
+    @staticmethod
+    def _shown(text: str, made: bytes, cuts: Iterable[int]) -> Seam:
+        """As `find`, for an output that is no UTF-8: its text has U+FFFD where bytes make no character."""
+        for cut in cuts:
+            shown = made[cut:].decode("utf-8", "replace")
+            if text.startswith(shown):
+                return Seam(cut, text[len(shown) :])
+        return Seam()
 
     @staticmethod
     def _cuts(head: bytes, made: bytes) -> Iterable[int]:

@@ -54,6 +54,15 @@ def test_text_that_a_stop_cut_out_of_a_token_stays(smollm2: Tokenizer) -> None:
     assert smollm2.decode([*options.prompt, *options.continuations[0]]) == "Count: one tw a"
 
 
+def test_a_healed_seam_is_found_where_the_output_is_no_utf8(smollm2: Tokenizer) -> None:
+    prompt = smollm2.prepare([Text("A pony: ")], heal=True)
+    tokens = smollm2.encode(prompt.heal.decode() + "a 🦄")[:-1]  # cut in the middle of a character
+    made = generated(smollm2, tokens, prompt.heal)
+    assert made.text == "a \ufffd"
+    going_on = smollm2.encode_segments([Text("A pony: "), made])
+    assert going_on == [*prompt.tokens, *tokens]
+
+
 def test_ids_without_text_or_with_another_text_are_taken_as_they_are(smollm2: Tokenizer) -> None:
     tokens = tuple(smollm2.encode(" one"))
     for text in ("", "other", "\ufffd"):
