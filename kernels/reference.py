@@ -4,6 +4,8 @@ They are the CPU path and the reference for every other form. Called by `runtime
 as few torch calls as it can be: at one token a call costs more than its arithmetic.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x [..., D] of any float dtype, weight [D] of the same; returns a new tensor like x.
     """
     wide = x if x.dtype == torch.float32 else x.float()
-    scale: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scale.mul_(scale).mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
+    norm: Tensor = torch.linalg.vector_norm(wide, 2, -1, True)
+    scale = torch.addcmul(_constant(eps, x.device), norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
     normed = wide * scale
     if wide is not x:
         normed = normed.to(x.dtype)  # the weight is applied in the model's dtype, as the models were trained
     return normed.mul_(weight)
+
+
+@cache
+def _constant(value: float, device: torch.device) -> Tensor:
+    """A number as a float32 tensor [1]: made once, since a Python number becomes a new tensor in every call that takes it."""
+    return torch.tensor([value], device=device)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

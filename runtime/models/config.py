@@ -3,6 +3,7 @@
 Everything above the weights reads this one object; it is exact: what it can't express was refused when it was made.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ class RopeScaling:
 
     `linear` and `yarn` and `llama3` as in the papers and in transformers; `factors` divides each frequency by its own number
     (how GGUF files state llama3's scaling). `attention_factor` multiplies cos and sin (yarn; None: from the factor).
+    Raises ModelError for numbers that stretch nothing.
     """
 
     kind: Literal["linear", "llama3", "yarn", "factors"]
@@ -29,6 +31,22 @@ class RopeScaling:
     attention_factor: float | None = None
     truncate: bool = True
     factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        above_zero = {"factor": self.factor, "beta_fast": self.beta_fast, "beta_slow": self.beta_slow}
+        above_zero |= {f"factors[{at}]": value for at, value in enumerate(self.factors)}
+        if self.attention_factor is not None:
+            above_zero["attention_factor"] = self.attention_factor
+        if self.kind in ("llama3", "yarn"):
+            above_zero["original_context"] = self.original_context
+        for name, value in above_zero.items():
+            if not 0 < value < math.inf:
+                raise ModelError(f"The model's rope scaling needs {name} to be a finite number above 0, got {value!r}.")
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+            raise ModelError(
+                f"The model's rope scaling needs 0 < low_freq_factor < high_freq_factor, got {self.low_freq_factor!r} and "
+                f"{self.high_freq_factor!r}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +80,16 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in _SIZES:
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ModelError(f"The model's {name} must be a whole number above 0, got {value!r}.")
+            if not isinstance(value, int) or not 1 <= value <= _LARGEST:
+                raise ModelError(f"The model's {name} must be a whole number in [1, {_LARGEST}], got {value!r:.40}.")
         if self.num_heads % self.num_kv_heads:
             raise ModelError(f"num_heads must be a multiple of num_kv_heads, got {self.num_heads} and {self.num_kv_heads}.")
         if self.head_dim % 2:
             raise ModelError(f"head_dim must be even for rotary positions, got {self.head_dim}.")
+        if not 1 < self.rope_theta < math.inf:
+            raise ModelError(f"The model's rope_theta must be a finite number above 1, got {self.rope_theta!r}.")
+        if not 0 <= self.rms_eps < 1:
+            raise ModelError(f"The model's rms_eps must be a number in [0, 1), got {self.rms_eps!r}.")
 
     @property
     def num_parameters(self) -> int:
@@ -86,6 +108,7 @@ class ModelConfig:
         return self.num_kv_heads * self.head_dim
 
 
+_LARGEST = 2**31
 _SIZES = (
     "hidden_size",
     "num_layers",

@@ -52,8 +52,8 @@ class Decoder:
         """See `Model`."""
         config = self.config
         eps, head_dim = config.rms_eps, config.head_dim
-        rotated, heads = config.num_heads + config.num_kv_heads, config.num_heads
-        attended = config.q_size
+        kv_heads, attended = config.num_kv_heads, config.q_size
+        heads, rotated = (config.num_heads, kv_heads), config.num_heads + kv_heads
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         x = functional.embedding(tokens, self._embedding).to(self.dtype)
         residual: Tensor | None = None
@@ -62,13 +62,13 @@ class Decoder:
                 x, residual = rms_norm(x, layer.input_norm, eps), x
             else:
                 x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
-            qkv = layer.qkv.apply(x).unflatten(1, (-1, head_dim))
+            qkv = layer.qkv.apply(x).view(-1, rotated + kv_heads, head_dim)
             qk = qkv.narrow(1, 0, rotated)
             if layer.qk_norm is not None:
                 qk = rms_norm(qk, layer.qk_norm, eps)
             qk = rope_rotate(qk, cos, sin)
-            q, k = qk.narrow(1, 0, heads), qk.narrow(1, heads, rotated - heads)
-            x = attention.forward(index, q, k, qkv.narrow(1, rotated, rotated - heads))
+            q, k = qk.split_with_sizes(heads, 1)
+            x = attention.forward(index, q, k, qkv.narrow(1, rotated, kv_heads))
             x = layer.output.apply(x.reshape(-1, attended))
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = layer.down.apply(silu_mul(layer.gate_up.apply(x)))

@@ -14,6 +14,18 @@ from branchpoint.runtime.weights.gguf_header import Header
 
 __all__ = ["config_from"]
 
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+}
+"""Numbers of other architectures that change the arithmetic, with the values that don't (0 is llama.cpp's "not there")."""
+_NO_TOKEN = 2**32 - 1  # llama.cpp's -1
+
 
 class _Keys:
     """Metadata fields under one architecture's prefix."""
@@ -79,9 +91,9 @@ def config_from(header: Header, where: str, factors: tuple[float, ...]) -> tuple
         output_bias="blk.0.attn_output.bias" in header.tensors,
         mlp_bias="blk.0.ffn_gate.bias" in header.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
-        eos_token_ids=_ids(header, "eos_token_id", "eot_token_id", "eom_token_id"),
+        eos_token_ids=_ids(header, where, "eos_token_id", "eot_token_id", "eom_token_id"),
     )
-    bos = _ids(header, "bos_token_id")
+    bos = _ids(header, where, "bos_token_id")
     return replace(config, bos_token_id=bos[0] if bos else None), family
 
 
@@ -92,6 +104,13 @@ def _refuse_unknown_shapes(keys: _Keys, head_dim: int, context: int) -> None:
         got = keys.integer(name, value)
         if got != value:
             raise ModelError(f"{keys.where}: {keys.architecture}.{name} = {got} is not implemented (expected {value}).")
+    usual = head_dim**-0.5 if head_dim > 0 else 0.0
+    for name, neutral in {**_NEUTRAL, "attention.scale": (0.0, usual)}.items():
+        value = keys.number(name, neutral[0])
+        if not any(math.isclose(value, each, rel_tol=1e-6) for each in neutral):
+            raise ModelError(f"{keys.where}: {keys.architecture}.{name} = {value:g} is not implemented (expected {neutral[-1]:g}).")
+    if keys.metadata.get(f"{keys.architecture}.attention.causal", True) is not True:
+        raise ModelError(f"{keys.where}: attention that isn't causal (an encoder) is not implemented.")
     window = keys.integer("attention.sliding_window", context)
     if 0 < window < context:
         raise ModelError(
@@ -119,7 +138,14 @@ def _scaling(keys: _Keys, context: int, factors: tuple[float, ...]) -> RopeScali
     return RopeScaling("factors", factors=factors) if factors else None
 
 
-def _ids(header: Header, *names: str) -> tuple[int, ...]:
-    """The token ids of the tokenizer's fields, those that are there."""
-    values = [header.metadata.get(f"tokenizer.ggml.{name}") for name in names]
-    return tuple(dict.fromkeys(value for value in values if isinstance(value, int)))
+def _ids(header: Header, where: str, *names: str) -> tuple[int, ...]:
+    """The token ids of the tokenizer's fields, those that are there. Raises ModelError for what is no id."""
+    found = {name: header.metadata.get(f"tokenizer.ggml.{name}") for name in names}
+    ids: dict[int, None] = {}
+    for name, value in found.items():
+        if value is None or value == _NO_TOKEN:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ModelError(f"{where}: tokenizer.ggml.{name} must be a token id, got {value!r:.40}.")
+        ids[value] = None
+    return tuple(ids)

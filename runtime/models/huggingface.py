@@ -152,7 +152,7 @@ def _yarn(inner: Fields, original: int, context: int) -> RopeScaling:
             raise ModelError(f"{inner.where}: {name} is not implemented for yarn; state attention_factor instead.")
     return RopeScaling(
         "yarn",
-        factor=inner.number("factor", context / original),
+        factor=inner.number("factor", context / original if original > 0 else 0.0),
         original_context=original,
         beta_fast=inner.number("beta_fast", 32.0),
         beta_slow=inner.number("beta_slow", 1.0),
@@ -165,7 +165,7 @@ def read_fields(path: Path) -> Fields:
     """The fields of a JSON file. Raises ModelError where it is missing or isn't a JSON object."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
         raise ModelError(f"Cannot read the model's configuration {path}: {error}.") from error
     if not isinstance(values, dict):
         raise ModelError(f"The model's configuration {path} must be a JSON object, got {type(values).__name__}.")

@@ -30,8 +30,8 @@ _HOPELESS = 3.0  # this many times slower than the best, at _SETTLED rows or mor
 _SETTLED = 16  # with fewer rows the weights' bytes decide, with more the products do
 _LARGEST = 2**31  # multiplications that a measurement may cost; larger ones keep the choice of fewer rows
 _LEAST_LAPS, _MOST_LAPS = 3, 50
-_COLD_ROWS, _COLD_LAPS = 4, 5  # so few rows are run on weights that have left the caches, as they have in a real step
-_COLD_BYTES = 32 * 2**20
+_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.625}  # for each weight
+_READ_BYTES = 2**26
 _RACE_SECONDS = 0.02
 
 
@@ -78,6 +78,7 @@ class Measured:
     def __init__(self, allowed: tuple[str, ...]) -> None:
         available = {"float32": True, "bfloat16": bfloat16_fast(), "int8": int8_available(), "int4": True}
         self._allowed = tuple(name for name in allowed if available[name])
+        self._read_seconds = _read_seconds()
         self.choices: dict[tuple[int, int, bool], tuple[str, ...]] = {}
 
     def create(self, source: LinearSource) -> MeasuredLinear:
@@ -88,23 +89,30 @@ class Measured:
         if key not in self.choices:
             names = [name for name in self._allowed if name != "int4" or blocks is not None] or ["float32"]
             built = {name: weights.form(name) for name in names}
-            self.choices[key] = fastest(built, source.shape[1], source.shape[0])
+            self.choices[key] = fastest(built, source.shape[1], source.shape[0], self._read_seconds)
         else:
             built = {name: weights.form(name) for name in set(self.choices[key])}
         return MeasuredLinear(tuple(built[name] for name in self.choices[key]))
 
 
-def fastest(forms: dict[str, Apply], inputs: int, outputs: int, clock: Callable[[], float] = perf_counter) -> tuple[str, ...]:
-    """The name of the best form for each bucket of rows, by `clock` (seconds). A coarse form wins only by a clear margin."""
+def fastest(
+    forms: dict[str, Apply], inputs: int, outputs: int, read_seconds: float, clock: Callable[[], float] = perf_counter
+) -> tuple[str, ...]:
+    """The name of the best form for each bucket of rows, by `clock` (seconds). A coarse form wins only by a clear margin.
+
+    The race runs on weights that the caches hold; in a real step they come from memory. So no form counts as faster than its
+    bytes can be read, at `read_seconds` a byte.
+    """
+    floors = {name: _BYTES[name] * inputs * outputs * read_seconds for name in forms}
     chosen: list[str] = []
     running = list(forms)
-    others = torch.zeros(_COLD_BYTES // 4)
     for rows in _ROWS:
         if len(running) == 1 or (chosen and rows * inputs * outputs > _LARGEST):
             chosen.append(chosen[-1] if chosen else running[0])
             continue
         x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(rows))
-        seconds = _race({name: forms[name] for name in running}, x, clock, others if rows <= _COLD_ROWS else None)
+        seconds = _race({name: forms[name] for name in running}, x, clock)
+        seconds = {name: max(taken, floors[name]) for name, taken in seconds.items()}
         handicapped = {name: taken * (_EARNED if name in _COARSE else 1.0) for name, taken in seconds.items()}
         chosen.append(min(handicapped, key=handicapped.__getitem__))
         if rows >= _SETTLED:
@@ -112,23 +120,28 @@ def fastest(forms: dict[str, Apply], inputs: int, outputs: int, clock: Callable[
     return tuple(chosen)
 
 
-def _race(forms: dict[str, Apply], x: Tensor, clock: Callable[[], float], others: Tensor | None) -> dict[str, float]:
-    """The least seconds that each form took for x. They run in turn, so that a busy moment of the machine strikes them all.
-
-    `others`, where given, is written before each run, which throws the weights out of the caches: hot, the larger forms look
-    better than they are.
-    """
+def _race(forms: dict[str, Apply], x: Tensor, clock: Callable[[], float]) -> dict[str, float]:
+    """The least seconds that each form took for x. They run in turn, so that a busy moment of the machine strikes them all."""
     for form in forms.values():
         form(x)  # warms caches and pages up
     best = dict.fromkeys(forms, float("inf"))
     begin = clock()
-    for lap in range(_MOST_LAPS if others is None else _COLD_LAPS):
+    for lap in range(_MOST_LAPS):
         for name, form in forms.items():
-            if others is not None:
-                others.add_(1.0)
             started = clock()
             form(x)
             best[name] = min(best[name], clock() - started)
         if lap >= _LEAST_LAPS and clock() - begin > _RACE_SECONDS:
             break
     return best
+
+
+def _read_seconds() -> float:
+    """Seconds to read one byte of memory in a stretch larger than most caches, all threads together."""
+    stretch = torch.zeros(_READ_BYTES // 4)
+    best = float("inf")
+    for _ in range(_LEAST_LAPS):
+        begin = perf_counter()
+        stretch.sum()
+        best = min(best, perf_counter() - begin)
+    return best / _READ_BYTES

@@ -131,13 +131,19 @@ class Race:
 
         return apply
 
-    def winners(self) -> tuple[str, ...]:
-        return fastest(self.forms, 8, 8, lambda: self.now)
+    def winners(self, read_seconds: float = 0.0) -> tuple[str, ...]:
+        return fastest(self.forms, 8, 8, read_seconds, lambda: self.now)
 
 
 def test_the_fastest_form_is_chosen_for_each_number_of_rows() -> None:
     race = Race(int4=(1.0, 3.0, 15.0, 70.0, 300.0), float32=(5.0, 5.5, 8.0, 20.0, 80.0))
     assert race.winners() == ("int4", "int4", "float32", "float32", "float32")
+
+
+def test_no_form_counts_as_faster_than_its_bytes_can_be_read() -> None:
+    race = Race(int4=(1.0, 1.2, 1.5, 5.0, 20.0), float32=(0.9, 1.0, 1.2, 2.0, 4.0))
+    assert race.winners() == ("float32",) * 5
+    assert race.winners(1.4e-3 / (8 * 8 * 4)) == ("int4", "int4", "float32", "float32", "float32")
 
 
 def test_a_coarse_form_must_win_by_a_margin() -> None:
