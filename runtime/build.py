@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.loop import HostedEngine
 from branchpoint.runtime.messages import ModelInfo
+from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -75,13 +78,21 @@ def _info(model: "LoadedModel", runner: "TorchRunner", tokenizer: Tokenizer) -> 
 
 
 def _sampling_defaults(source: Path | None) -> dict[str, float | int]:
-    """What the model's makers advise, from generation_config.json; empty where they say nothing."""
+    """What the model's makers advise, from generation_config.json; empty where they say nothing, or nothing that can be used."""
     file = source / "generation_config.json" if source is not None and source.is_dir() else None
     if file is None or not file.is_file():
         return {}
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:  # advice only: a damaged one is none
+    except (ValueError, RecursionError):  # advice only: a damaged one is none
         return {}
     found = {name: entries.get(name) for name in _DEFAULTS} if isinstance(entries, dict) else {}
-    return {name: value for name, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    return {name: value for name, value in found.items() if isinstance(value, int | float) and _is_usable(name, value)}
+
+
+def _is_usable(name: str, value: float) -> bool:
+    try:
+        msgspec.convert({name: value}, SamplingParams)
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -146,15 +146,20 @@ def _vocabulary(file: Path, metadata: _Metadata) -> tuple[list[str], dict[str, i
 def _with_names(backend: Backend, tokens: list[str], metadata: _Metadata, *, begins: bool) -> TokenizerFiles:
     """Add the tokens that are matched whole, and what else the file says; where it is silent, `begins` says if BOS is added."""
     kinds: Sequence[int] = metadata.get("ggml.token_type") or [1] * len(tokens)
+    template, adds = metadata.get("chat_template"), metadata.get("ggml.add_bos_token")
+    if len(kinds) != len(tokens) or not isinstance(template, str | None) or not isinstance(adds, bool | None):
+        raise ModelError(
+            "Expected a token_type for each token, add_bos_token true or false and a chat_template that is text; "
+            f"got {len(kinds)} types for {len(tokens)} tokens, {adds!r:.40}, and {type(template).__name__}."
+        )
     for wanted, special in ((_CONTROL, True), (_USER_DEFINED, False)):
-        named = [token for token, kind in zip(tokens, kinds, strict=False) if kind == wanted]
+        named = [token for token, kind in zip(tokens, kinds, strict=True) if kind == wanted]
         backend.add_tokens([AddedToken(token, normalized=False, special=special) for token in named])
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: metadata.get(f"ggml.{key}_token_id") for name, key in keys.items()}
     names = {name: tokens[index] for name, index in ids.items() if index is not None and 0 <= index < len(tokens)}
-    adds = metadata.get("ggml.add_bos_token")
     opens = "bos_token" in names and (begins if adds is None else adds)
-    return TokenizerFiles(backend.to_str(), (ids["bos_token"],) if opens else (), metadata.get("chat_template"), names)
+    return TokenizerFiles(backend.to_str(), (ids["bos_token"],) if opens else (), template, names)
 
 
 def from_bytes(size: int, eos_token_ids: tuple[int, ...]) -> TokenizerFiles:

@@ -106,9 +106,11 @@ def _refuse_unknown_shapes(keys: _Keys, head_dim: int, context: int) -> None:
             raise ModelError(f"{keys.where}: {keys.architecture}.{name} = {got} is not implemented (expected {value}).")
     usual = head_dim**-0.5 if head_dim > 0 else 0.0
     for name, neutral in {**_NEUTRAL, "attention.scale": (0.0, usual)}.items():
-        value = keys.number(name, neutral[0])
-        if not any(math.isclose(value, each, rel_tol=1e-6) for each in neutral):
-            raise ModelError(f"{keys.where}: {keys.architecture}.{name} = {value:g} is not implemented (expected {neutral[-1]:g}).")
+        given = keys.number(name, neutral[0])
+        if not any(math.isclose(given, each, rel_tol=1e-6) for each in neutral):
+            raise ModelError(
+                f"{keys.where}: {keys.architecture}.{name} = {given:g} is not implemented (expected {neutral[-1]:g})."
+            )
     if keys.metadata.get(f"{keys.architecture}.attention.causal", True) is not True:
         raise ModelError(f"{keys.where}: attention that isn't causal (an encoder) is not implemented.")
     window = keys.integer("attention.sliding_window", context)

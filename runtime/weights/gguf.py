@@ -92,6 +92,8 @@ class GgufCheckpoint:
         entry = self._entries.get("rope_freqs.weight")
         if entry is None:
             return ()
+        if entry.kind.name not in _FLOATS:
+            raise ModelError(f"{self.where}: {entry.name} is stored as {entry.kind.name}; only float vectors are supported.")
         return tuple(_dense(self._bytes[entry.offset : entry.offset + entry.num_bytes], entry.kind).tolist())
 
     def _row_order(self, name: str, entry: TensorEntry) -> npt.NDArray[np.int64] | None:

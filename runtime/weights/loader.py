@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.errors import InvalidRequest, ModelError
 from branchpoint.runtime.layers.linear import LinearMethod, Plain
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.models.config import ModelConfig
@@ -37,6 +37,7 @@ _FORMS_WITHIN = {
 }
 _DENSE_FORMS = ("float32", "bfloat16")
 _DENSE_SHARE = 0.3  # of the memory that is free: what float copies beside the packed weights may take
+_TABLE_SHARE = 0.05  # of the memory that is free: cos and sin of every position
 _FLOAT32_BYTES = 4
 
 
@@ -83,14 +84,22 @@ def _open(location: Location, seed: int) -> GgufCheckpoint | SafetensorsCheckpoi
 
 
 def _limited(shape: ModelConfig, context_length: int | None) -> ModelConfig:
-    """The shape with the context cut to what was asked for. Raises InvalidRequest for more than the model has."""
-    if context_length is None:
-        return shape
-    if context_length > shape.context_length:
+    """The shape with the context cut to what was asked for.
+
+    Raises InvalidRequest for more than the model has, ModelError where the table of rotary positions alone takes too much memory.
+    """
+    if context_length is not None and context_length > shape.context_length:
         raise InvalidRequest(
             f"context_length must be at most the model's {shape.context_length}, got {context_length}.", param="context_length"
         )
-    return replace(shape, context_length=context_length)
+    asked = context_length or shape.context_length
+    table = 2 * asked * shape.head_dim * _FLOAT32_BYTES
+    if table > available_memory() * _TABLE_SHARE:
+        raise ModelError(
+            f"A context of {asked} tokens needs {table / 2**30:.1f} GiB for its table of positions alone, more than "
+            f"{_TABLE_SHARE:.0%} of the memory that is free; set context_length to what is needed."
+        )
+    return replace(shape, context_length=asked)
 
 
 def _dtype(config: EngineConfig, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

@@ -80,7 +80,7 @@ def _weight_files(folder: Path) -> dict[Path, list[str] | None]:
         return {single: None}
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:  # ValueError: no JSON, or no UTF-8
         raise ModelError(f"{index} must be a JSON object with a weight_map: {error!r}.") from error
     if not isinstance(places, dict) or not all(isinstance(value, str) for value in places.values()):
         raise ModelError(f"{index}: weight_map must map tensor names to file names.")
