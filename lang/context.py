@@ -3,6 +3,7 @@
 States open entries here, the executor settles them, the runner waits until all are done or one failed.
 """
 
+import secrets
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ class RunContext:
     ) -> None:
         self.executor = executor
         self.program = program
+        self.id = f"{program}-{secrets.token_hex(6)}"  # what the scheduler knows the run by
         self.seed = seed
         self.options = options
         self.namespace = namespace

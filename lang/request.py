@@ -198,7 +198,7 @@ def _seed(entry: CallEntry) -> int:
 
 def _hints(entry: CallEntry) -> Hints:
     place = entry.place
-    return Hints(program=place.context.program, path=place.path, siblings=place.siblings)
+    return Hints(program=place.context.id, path=place.path, siblings=place.siblings)
 
 
 def _segments(backend: Backend, entry: CallEntry) -> tuple[Segment, ...]:

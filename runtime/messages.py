@@ -35,7 +35,10 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """What the language knows about a call; soft, the scheduler may use or ignore all of it."""
+    """What the language knows about a call; soft, the scheduler may use or ignore all of it.
+
+    `program` names one run of a program, not its text: calls of one run belong together. `path` leads to the branch.
+    """
 
     program: str = ""
     path: tuple[int, ...] = ()
