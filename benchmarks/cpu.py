@@ -13,7 +13,8 @@ from typing import Any
 
 from benchmarks.peers import DEFAULT_PEERS, Worker, peer_python
 from benchmarks.report import Figure, Report
-from branchpoint.runtime.capacity import physical_cores
+from branchpoint.runtime.parallel import physical_cores
+from branchpoint.runtime.weights.resolve import locate
 
 __all__ = ["main"]
 
@@ -53,16 +54,18 @@ def measure(workers: dict[str, Worker], case: str, runs: int) -> dict[str, float
     return {name: median(values) for name, values in rates.items()}
 
 
-def demo_model() -> Path:
-    from branchpoint.runtime.weights.source import resolve_model
-
-    return resolve_model("smollm2")
+def model_file(name: str) -> str:
+    """The GGUF file of a model, which all systems read."""
+    path = locate(name).path
+    if path is None or not path.is_file():
+        raise SystemExit(f"--model must be a GGUF file or 'smollm2', got {name!r}: llama.cpp reads nothing else.")
+    return str(path)
 
 
 def main() -> None:
     """Parse the options and print every figure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
-    parser.add_argument("--model", type=Path, default=None, help="a GGUF file; by default the demo model")
+    parser.add_argument("--model", default="smollm2", help="a GGUF file; by default the demo model")
     parser.add_argument("--threads", type=int, default=physical_cores())
     parser.add_argument("--cpu-weights", default="auto")
     parser.add_argument("--runs", type=int, default=3)
@@ -71,7 +74,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
     report = Report(json_only=options.json)
-    model, threads = str(options.model or demo_model()), str(options.threads)
+    model, threads = model_file(options.model), str(options.threads)
     workers = {"branchpoint": Worker("branchpoint_cpu", model, threads, "--cpu-weights", options.cpu_weights)}
     for name, script in PEERS.items():
         python = peer_python(options.peers, name)
