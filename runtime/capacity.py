@@ -36,10 +36,11 @@ def size_pool(config: EngineConfig, shape: ModelConfig, dtype: torch.dtype, devi
     `num_pages` is taken as it is (a request that can't fit is then refused by itself). `kv_memory_gib` is divided by the
     size of a page. Else a CPU gives a quarter of the available memory, at most 2 GiB, but up to half where one sequence of
     full context needs it; CUDA gives 85 % of what is free. Never more than max_sequences full contexts. Raises CapacityError
-    where memory holds less than one full context.
+    where memory holds less than one full context, or less than what was asked for.
     """
     page_bytes = kv_bytes_per_page(shape, config.page_size, dtype)
     if config.num_pages is not None:
+        _check_memory(config.num_pages * page_bytes, device, f"num_pages={config.num_pages}", "num_pages")
         return PoolSize(config.num_pages, config.num_pages * page_bytes, f"num_pages={config.num_pages}")
     needed = -(-shape.context_length // config.page_size)
     if config.kv_memory_gib is not None:
@@ -54,6 +55,8 @@ def size_pool(config: EngineConfig, shape: ModelConfig, dtype: torch.dtype, devi
             f"raise kv_memory_gib, or set context_length to at most {max(1, pages * config.page_size)}.",
             param="kv_memory_gib" if config.kv_memory_gib is not None else "context_length",
         )
+    if config.kv_memory_gib is not None:
+        _check_memory(pages * page_bytes, device, reason, "kv_memory_gib")
     return PoolSize(pages, pages * page_bytes, reason)
 
 
@@ -62,6 +65,16 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min(_system_memory(), _group_memory())
+
+
+def _check_memory(num_bytes: int, device: torch.device, reason: str, param: str) -> None:
+    free = available_memory(device)
+    if num_bytes > free:
+        raise CapacityError(
+            f"The KV pool takes {num_bytes / GIB:.3f} GiB ({reason}), but {free / GIB:.3f} GiB are free; "
+            f"lower {param}, or leave it out to let the engine choose.",
+            param=param,
+        )
 
 
 def _measured(device: torch.device, one_context: int) -> tuple[int, str]:

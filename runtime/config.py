@@ -3,6 +3,7 @@
 The descriptions of the fields are the command line's help too.
 """
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,6 +17,16 @@ CpuWeights = Literal["auto", "float32", "int8", "int4"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 Policy = Literal["fcfs", "lpm", "program"]
+
+_LONGEST_NAME = 256
+_BOUNDS = {
+    "page_size": (1, 128),
+    "max_batch_tokens": (1, 2**20),
+    "max_sequences": (1, 2**16),
+    "max_queued": (1, 2**24),
+    "grammar_workers": (1, 256),
+    "seed": (-(2**63), 2**64 - 1),
+}
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,12 +57,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     seed: Annotated[int | None, Meta(description="Seed of requests that bring none; random where left out.")] = None
 
     def __post_init__(self) -> None:
-        bounds = {"page_size": (1, 128), "max_batch_tokens": (1, 2**20), "max_sequences": (1, 2**16), "max_queued": (1, 2**24)}
-        for name, (low, high) in bounds.items():
+        for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise InvalidRequest(f"{name} must be in [{low}, {high}], got {value}.", param=name)
+            if value is not None and not low <= value <= high:
+                raise InvalidRequest(f"{name} must be in [{low}, {high}], got {value!r:.40}.", param=name)
         for name in ("threads", "context_length", "num_pages", "kv_memory_gib"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InvalidRequest(f"{name} must be above 0, got {value}; leave it out to let the engine choose.", param=name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidRequest(
+                    f"{name} must be above 0 and finite, got {value!r:.40}; leave it out to let the engine choose.", param=name
+                )
+        if self.num_pages is not None and self.kv_memory_gib is not None:
+            raise InvalidRequest("num_pages and kv_memory_gib both size the KV pool; give one of them.", param="kv_memory_gib")
+        if self.served_name is not None and not (self.served_name.isprintable() and 0 < len(self.served_name) <= _LONGEST_NAME):
+            raise InvalidRequest(
+                f"served_name must have 1 to {_LONGEST_NAME} printable characters, got {self.served_name!r:.40}.",
+                param="served_name",
+            )

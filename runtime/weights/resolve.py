@@ -32,19 +32,28 @@ def locate(model: str) -> Location:
         return Location(model, dummy=model.removeprefix("dummy:"))
     if model.lower() in _DEMO_PACKAGES:
         return Location(model.lower(), path=_demo_file(model.lower()))
-    path = Path(model).expanduser()
-    if path.is_file():
+    path, is_file, is_folder = _on_disk(model)
+    if is_file:
         if path.suffix != ".gguf":
             raise ModelError(f"{path} must be a .gguf file, or name the folder that holds config.json and safetensors.")
         return Location(path.stem, path=path)
-    if model and path.is_dir():
+    if is_folder:
         return Location(path.resolve().name, path=path)
     if _HUB_NAME.fullmatch(model) and not model.startswith("."):
         return Location(model, path=_from_hub(model))
     raise ModelError(
-        f"Unknown model {model!r}: no such folder or GGUF file; expected a path, an installed demo model "
+        f"Unknown model {model!r:.200}: no such folder or GGUF file; expected a path, an installed demo model "
         f"({', '.join(_DEMO_PACKAGES)}), dummy:ARCHITECTURE, or a hub name such as org/name."
     )
+
+
+def _on_disk(model: str) -> tuple[Path, bool, bool]:
+    """The name as a path, and whether it is a file or a folder: neither, where it can't be the name of any."""
+    try:
+        path = Path(model).expanduser()
+        return path, path.is_file(), bool(model) and path.is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long, a home of nobody, a character that no path has
+        return Path(), False, False
 
 
 def _demo_file(name: str) -> Path:

@@ -1,0 +1,251 @@
+"""Every option of an engine acts, or is refused by name; what no engine could be is refused before anything is loaded."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from branchpoint.constrained.spec import Regex
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.build import LoadedEngine, build_engine
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import CapacityError, InvalidRequest, ModelError, Overloaded
+from branchpoint.runtime.messages import Call, Completed, Delta, Event, Hints
+from branchpoint.runtime.parallel import physical_cores
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.weights.loader import load_model
+
+BASE: dict[str, object] = {"model": "dummy:llama", "num_pages": 64, "threads": 1}
+PROMPT = tuple(range(40))
+
+
+def config(**options: object) -> EngineConfig:
+    given = {**BASE, **options}
+    return EngineConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+@contextmanager
+def built(**options: object) -> Iterator[LoadedEngine]:
+    loaded = build_engine(config(**options))
+    try:
+        yield loaded
+    finally:
+        loaded.engine.close()
+        loaded.close()
+
+
+def ask(loaded: LoadedEngine, *calls: Call) -> list[Event]:
+    for call in calls:
+        loaded.engine.submit(call)
+    events: list[Event] = []
+    while loaded.engine.has_work:
+        events += loaded.engine.step()
+    return events
+
+
+def call(name: str = "a", prompt: tuple[int, ...] = PROMPT, hints: Hints = Hints(), **options: object) -> Call:
+    sampling = SamplingParams(**{"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, **options})  # type: ignore[arg-type]
+    return Call(name, prompt, sampling, hints=hints)
+
+
+def said(loaded: LoadedEngine, **options: object) -> tuple[int, ...]:
+    return tuple(
+        token for event in ask(loaded, call(max_tokens=8, **options)) if isinstance(event, Delta) for token in event.tokens
+    )
+
+
+def ended(loaded: LoadedEngine, *calls: Call) -> list[str]:
+    return [event.id for event in ask(loaded, *calls) if isinstance(event, Completed)]
+
+
+def check_model() -> None:
+    with built(model="dummy:qwen3") as loaded:
+        assert (loaded.info.name, loaded.info.architecture) == ("dummy:qwen3", "qwen3")
+
+
+def check_served_name() -> None:
+    with built(served_name="mine") as loaded:
+        assert loaded.info.name == "mine"
+
+
+def check_dtype() -> None:
+    for name, dtype in (
+        ("bfloat16", torch.bfloat16),
+        ("float16", torch.float16),
+        ("float32", torch.float32),
+        ("auto", torch.float32),
+    ):
+        assert load_model(config(dtype=name), torch.device("cpu")).dtype == dtype
+        with built(dtype=name) as loaded:
+            assert len(said(loaded)) == 8
+
+
+def check_device() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidRequest, match="CUDA"):
+            build_engine(config(device="cuda"))
+    with built(device="cpu") as loaded:
+        assert said(loaded)
+
+
+def check_cpu_weights() -> None:
+    forms = {
+        name: type(load_model(config(cpu_weights=name), torch.device("cpu")).model._head) for name in ("float32", "int8", "int4")
+    }  # type: ignore[attr-defined]  # which form it is
+    assert len(set(forms.values())) == 3
+    with pytest.raises(InvalidRequest, match="cpu_weights"):
+        build_engine(config(cpu_weights="int8", dtype="bfloat16"))
+
+
+def check_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads in {1, physical_cores()}:
+            load_model(config(threads=threads), torch.device("cpu"))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def check_context_length() -> None:
+    with built(context_length=41) as loaded:
+        assert loaded.info.context_length == 41
+        assert len(said(loaded)) == 1
+        with pytest.raises(CapacityError, match="the context holds 41"):
+            loaded.engine.submit(call(prompt=(*PROMPT, 1)))
+
+
+def check_page_size() -> None:
+    with built(page_size=7) as loaded:
+        assert loaded.info.page_size == 7
+        ask(loaded, call())
+        assert loaded.engine.stats().pages_cached == -(-40 // 7)
+
+
+def check_num_pages() -> None:
+    with built(num_pages=2) as loaded:
+        assert loaded.info.num_pages == 2
+        with pytest.raises(CapacityError, match="pool holds 32"):
+            loaded.engine.submit(call())
+
+
+def check_kv_memory_gib() -> None:
+    with built(num_pages=None, kv_memory_gib=0.001, context_length=512) as loaded:
+        assert loaded.info.num_pages == int(0.001 * 2**30) // (2 * 2 * 16 * 2 * 16 * 4)
+    with pytest.raises(InvalidRequest, match="give one of them"):
+        config(kv_memory_gib=1.0)
+
+
+def check_max_batch_tokens() -> None:
+    with built(max_batch_tokens=10) as loaded:
+        ask(loaded, call())
+        assert loaded.engine.stats().steps == 4
+
+
+def check_max_sequences() -> None:
+    with built(max_sequences=2) as loaded:
+        for number in range(5):
+            loaded.engine.submit(call(f"c{number}", (number,), max_tokens=3))
+        loaded.engine.step()
+        assert (loaded.engine.stats().running, loaded.engine.stats().waiting) == (2, 3)
+
+
+def check_max_queued() -> None:
+    with built(max_queued=2) as loaded:
+        loaded.engine.submit(call("a"))
+        loaded.engine.submit(call("b"))
+        with pytest.raises(Overloaded, match="max_queued=2"):
+            loaded.engine.submit(call("c"))
+
+
+def check_policy() -> None:
+    calls = [call("new", (7,) * 40), call("sibling", (9,) * 40, Hints(program="p", path=(1,))), call("cached", (*PROMPT, 5, 6))]
+    orders = {"fcfs": ["new", "sibling", "cached"], "lpm": ["cached", "new", "sibling"], "program": ["sibling", "new", "cached"]}
+    for policy, order in orders.items():
+        with built(policy=policy, max_sequences=1) as loaded:
+            ask(loaded, call("warm", hints=Hints(program="p", path=(0,))))
+            assert ended(loaded, *calls) == order
+
+
+def check_radix_cache() -> None:
+    for enabled in (True, False):
+        with built(radix_cache=enabled) as loaded:
+            ask(loaded, call("first"))
+            (done,) = (event for event in ask(loaded, call("again")) if isinstance(event, Completed))
+            assert done.usage.cached_tokens == (39 if enabled else 0)
+
+
+def check_grammar_workers() -> None:
+    for workers in (1, 3):
+        before = set(threading.enumerate())
+        with built(grammar_workers=workers) as loaded:
+            compiler = loaded.compiler
+            assert compiler is not None
+            for future in [compiler.compile(Regex(f"[a-z]{{{count}}}")) for count in range(1, 9)]:
+                future.result(timeout=30)
+            started = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("grammar")]
+            assert len(started) == workers
+
+
+def check_seed() -> None:
+    texts = []
+    for seed in (1, 1, 2):
+        with built(seed=seed) as loaded:
+            texts.append(said(loaded, temperature=1.0))
+    assert texts[0] == texts[1] != texts[2]
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
+}
+
+
+@pytest.mark.parametrize("field", EngineConfig.__struct_fields__)
+def test_every_field_acts(field: str) -> None:
+    CHECKS[field]()
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((name, value) for name in ("threads", "context_length", "num_pages") for value in (0, -1)),
+        ("threads", 10**6),
+        ("context_length", 10**9),
+        ("num_pages", 2**31),
+        ("num_pages", 10**30),
+        *(("kv_memory_gib", value) for value in (0.0, -1.0, NAN, INFINITE, 1e-9)),
+        *((name, value) for name in ("page_size", "max_batch_tokens", "max_sequences", "max_queued") for value in (0, -5, 10**9)),
+        *(("grammar_workers", value) for value in (0, -1, 10**6)),
+        *(("seed", value) for value in (10**30, -(10**30))),
+        *(("served_name", value) for value in ("", "two\nlines", "x" * 1000)),
+    ],
+)
+def test_an_absurd_value_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=field) as refused:
+        build_engine(config(**{"num_pages": None, "context_length": 128, field: value}))
+    assert refused.value.param == field
+
+
+def test_more_kv_memory_than_there_is_is_refused() -> None:
+    with pytest.raises(CapacityError, match=r"KV pool takes .* GiB are free; lower kv_memory_gib"):
+        build_engine(config(num_pages=None, kv_memory_gib=1e6, max_sequences=2**16, page_size=128, max_queued=2))
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "/dev/null", "\0", "a" * 5000, "dummy:", "dummy:nope", "~nobodyhere/x", "\ud800"])
+def test_what_names_no_model_is_a_model_error(name: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        build_engine(config(model=name))
+    assert len(str(refused.value)) < 700
+
+
+def test_a_pool_of_one_page_serves_what_fits() -> None:
+    with built(num_pages=1, page_size=16) as loaded:
+        (done,) = (event for event in ask(loaded, call(prompt=(1, 2, 3), max_tokens=100)) if isinstance(event, Completed))
+        assert done.usage.completion_tokens == 13
+        with pytest.raises(BranchpointError, match="pool holds 16 tokens"):
+            loaded.engine.submit(call(prompt=PROMPT))
