@@ -12,7 +12,7 @@ from concurrent import futures
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.backends.base import Backend
-from branchpoint.lang.chain import text_of, turns_of
+from branchpoint.lang.chain import prompt_of, text_of, turns_of
 from branchpoint.lang.chat import ChatText
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
@@ -127,8 +127,8 @@ class Executor:
         return Record(entry.origin, entry.name, kind, entry.place.branch, meta.usage, meta.seconds)
 
     async def _role(self, entry: RoleEntry) -> None:
-        turns = turns_of(entry.previous)
-        found = await (self._chat.begin(turns, entry.role) if entry.opens else self._chat.end(turns))
+        turns, prompt = turns_of(entry.previous), prompt_of(entry.previous)
+        found = await (self._chat.begin(turns, entry.role, prompt) if entry.opens else self._chat.end(turns, prompt))
         entry.result = (Text(found.text, special=True),) if found.text else ()
         entry.rebase = found.rebase
         entry.pieces.put(found.text)
