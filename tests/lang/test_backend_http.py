@@ -14,8 +14,10 @@ import uvicorn
 import branchpoint as bp
 from branchpoint.constrained.spec import Regex
 from branchpoint.lang.backends.base import GenerateRequest, ScoreRequest
+from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead, InvalidRequest
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Hints, Ids, SampleFinished, ScoreCall, Text, Usage
+from branchpoint.runtime.process import EngineThread, build_engine
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
@@ -25,12 +27,12 @@ from tests.runtime.serving_site import tokenizer
 
 
 class Site:
-    """The application on a free port, in a thread."""
+    """The application on a free port, in a thread, around `loaded` or a fake engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaded: Loaded | None = None) -> None:
         self.engine = FakeEngine()
         gateway = Gateway()
-        gateway.attach(Loaded(self.engine, tokenizer(), ("fake",), 8))
+        gateway.attach(loaded or Loaded(self.engine, tokenizer(), ("fake",), 8))
         app = build_app(gateway, ServerOptions(api_keys=("secret",)))
         config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
@@ -145,6 +147,27 @@ def test_scores_count_the_options_own_tokens(site: Site, endpoint: bp.RuntimeEnd
     (call,) = site.engine.calls
     assert isinstance(call, ScoreCall)
     assert [tokens[-1] for tokens in call.continuations] == [EOS, EOS]
+
+
+def test_a_program_is_the_same_over_http_and_in_process() -> None:
+    @bp.function
+    def program(s: bp.State) -> list[Any]:
+        s += bp.user("Q") + bp.assistant("So" + bp.gen("x", max_tokens=8, stop=" ") + bp.select("y", [" yes", " no"]))
+        with s.fork(2) as branches:
+            branches += lambda number: bp.user(str(number)) + bp.assistant(bp.gen("n", int) + bp.gen("r", regex="[a-z]{2,9}"))
+        return [s["x"], s["y"], s["n"], s["r"], s.text(), s.meta("y").choices]
+
+    loaded = build_engine(EngineConfig(model="dummy:llama", context_length=256, num_pages=64, threads=1, grammar_workers=1))
+    with bp.Engine.around(EngineThread(loaded), loaded.tokenizer) as engine:
+        site = Site(Loaded(engine.backend.client, loaded.tokenizer, ("dummy",), 8))
+        try:
+            with bp.RuntimeEndpoint(site.url, "secret") as endpoint:
+                here, there = (program.run(backend=backend, seed=11).value for backend in (engine, endpoint))
+        finally:
+            site.close()
+    assert here[:-1] == there[:-1]
+    for one, other in zip(here[-1], there[-1], strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_cancelling_aborts_on_the_server(site: Site, endpoint: bp.RuntimeEndpoint) -> None:
