@@ -1,0 +1,93 @@
+"""Branchpoint under the masks' harness: `run.py --engine branchpoint --adapter benchmarks/mask_adapter.py …`.
+
+The harness (the folder that `benchmarks.masks` is given) says in the head of its `harness.py` what it asks of an adapter.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # the harness starts this file by its path
+
+from branchpoint.constrained.compiler import GrammarCompiler
+from branchpoint.constrained.grammar import CompiledGrammar, MaskRow
+from branchpoint.constrained.mask import allocate
+from branchpoint.constrained.spec import Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
+
+__all__ = ["Adapter", "AdapterMatcher", "make"]
+
+
+class Context(Protocol):
+    """What the harness tells about its tokenizer, and the documents that schemas may refer to."""
+
+    vocab: Sequence[bytes | None]
+    vocab_size: int
+    eos_id: int
+    special_ids: frozenset[int]
+    remotes: Mapping[str, object]
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+class Adapter:
+    """One compiler for the harness's vocabulary. Whitespace is flexible: the instances are written with spaces."""
+
+    def __init__(self, context: Context) -> None:
+        self.vocabulary = _vocabulary(context)
+        self._compiler = GrammarCompiler(self.vocabulary, workers=1)
+
+    def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
+        """A cursor at the start; raises the GrammarError of what is refused."""
+        constraint: Constraint
+        if kind == "json_schema":
+            constraint = JsonSchema(json.dumps(grammar), whitespace="flexible")
+        else:
+            constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
+        return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result())
+
+
+class AdapterMatcher:
+    """A cursor with one mask row of its own."""
+
+    def __init__(self, vocabulary: Vocabulary, grammar: CompiledGrammar) -> None:
+        self._vocabulary = vocabulary
+        self._grammar = grammar
+        self._matcher = grammar.matcher()
+        self._row: MaskRow = allocate(1, vocabulary.size)[0]
+
+    def fresh(self) -> "AdapterMatcher":
+        """Another cursor at the start."""
+        return AdapterMatcher(self._vocabulary, self._grammar)
+
+    def mask(self) -> MaskRow:
+        """The packed row of tokens that may come next."""
+        self._matcher.fill(self._row)
+        return self._row
+
+    def advance(self, token: int) -> bool:
+        """Whether the token was taken."""
+        return self._matcher.advance([token]) == 1
+
+    def accepts_eos(self) -> bool:
+        """Whether the value may end here."""
+        return self._matcher.can_end
+
+
+def make(context: Context) -> Adapter:
+    """What the harness calls, once in its worker process."""
+    return Adapter(context)
+
+
+def _vocabulary(context: Context) -> Vocabulary:
+    tokens = {token: text for token, text in enumerate(context.vocab) if text}
+
+    def encode(text: bytes) -> list[int]:
+        try:
+            return context.encode(text.decode())
+        except UnicodeDecodeError as error:
+            raise ValueError("Expected bytes that are UTF-8.") from error
+
+    return make_vocabulary(tokens, context.special_ids, (context.eos_id,), context.vocab_size, encode)

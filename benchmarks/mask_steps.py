@@ -1,0 +1,103 @@
+"""What masks add to a step: rows of a batch filled on worker threads, over a dozen schemas. Used by `benchmarks.masks`.
+
+Each row walks a valid instance of one of the first schemas of the harness's split that the engine takes.
+"""
+
+import gzip
+import importlib.util
+import itertools
+import json
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["measure_steps"]
+
+SCHEMAS = 12
+BATCHES = (1, 16, 64)
+STEPS = 48
+LEAST_TOKENS = 24
+WORKERS = 2
+
+
+class Cursor(Protocol):
+    """A cursor as the harness's adapters give it."""
+
+    def fresh(self) -> "Cursor": ...
+
+    def mask(self) -> object: ...
+
+    def advance(self, token: int) -> object: ...
+
+
+class Row:
+    """One sequence: its cursor goes through the same tokens again and again."""
+
+    def __init__(self, start: Cursor, tokens: Sequence[int]) -> None:
+        self.start, self.tokens = start, tokens
+        self.at, self.cursor = 0, start.fresh()
+
+    def fill(self) -> None:
+        self.cursor.mask()
+
+    def step(self) -> None:
+        self.cursor.advance(self.tokens[self.at])
+        self.at += 1
+        if self.at == len(self.tokens):
+            self.at, self.cursor = 0, self.start.fresh()
+
+
+def measure_steps(harness: Path, engine: str | None) -> dict[str, tuple[str, float, bool]]:
+    """Milliseconds until all rows of a step are filled and advanced, by batch size, median and 99th percentile."""
+    module = _load(harness / "harness.py", "mask_harness")
+    context = module.Ctx()
+    adapter = None if engine else str(Path(__file__).with_name("mask_adapter.py"))
+    made = module.make_engine(engine or "branchpoint", adapter, context)
+    work = list(itertools.islice(_work(harness, module, context, made), SCHEMAS))
+    figures: dict[str, tuple[str, float, bool]] = {}
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for batch in BATCHES:
+            rows = [Row(*work[number % len(work)]) for number in range(batch)]
+            for number, row in enumerate(rows):  # spread over their texts, as sequences of a batch are
+                for _ in range(7 * number % len(row.tokens)):
+                    row.step()
+            taken = []
+            for _ in range(STEPS):
+                started = time.perf_counter()
+                list(pool.map(Row.fill, rows))
+                for row in rows:
+                    row.step()
+                taken.append((time.perf_counter() - started) * 1e3)
+            figures[f"step at batch {batch}, median"] = ("ms", float(np.median(taken)), True)
+            figures[f"step at batch {batch}, p99"] = ("ms", float(np.percentile(taken, 99)), True)
+    return figures
+
+
+def _work(harness: Path, module: Any, context: Any, engine: Any) -> Any:
+    """Schemas with a valid instance that the engine takes: the start cursor and the instance's tokens."""
+    for line in gzip.decompress((harness / "dev.jsonl.gz").read_bytes()).splitlines():
+        case = json.loads(line)
+        tokens = [context.encode(module.text_of(test, "default")) for test in case["tests"] if test["valid"]]
+        if not tokens or len(tokens[0]) < LEAST_TOKENS:
+            continue
+        try:
+            start = engine.compile(case["schema"])
+        except ValueError:
+            continue  # refused: the next one is taken instead
+        cursor = start.fresh()
+        if all(module.allowed(cursor.mask(), token) and cursor.advance(token) is not False for token in tokens[0]):
+            yield start, tokens[0]
+
+
+def _load(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, f"{path} can't be loaded"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
