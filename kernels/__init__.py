@@ -11,10 +11,12 @@ from branchpoint.kernels.layout import AttentionPlan, SlotTable, plan_attention
 from branchpoint.kernels.prefixes import SharedPrefix, find_shared_prefixes
 from branchpoint.kernels.reference import add_rms_norm, rms_norm, rope, rope_rotate, rope_tables, silu_mul
 from branchpoint.kernels.sample import first_argmax, gumbel_noise, keep_best
+from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.shared_prefix import merge_parts
 
 __all__ = [
     "AttentionPlan",
+    "Scratch",
     "SharedPrefix",
     "SlotTable",
     "add_rms_norm",

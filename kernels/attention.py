@@ -1,36 +1,39 @@
 """Attention over a paged KV cache, for slots of any length: prefill chunks, single tokens and drafts in one call.
 
 A layer writes its new keys and values with `write_kv`, then calls `paged_attention` with the step's plan (`layout`). The
-cache is [pages x page size, Hkv, D], so a run of consecutive pages is a view of it.
+cache is [pages x page size, 2 Hkv, D], a token's keys beside its values, so a run of consecutive pages is a view of it.
 """
 
 import torch
 from torch import Tensor
 
 from branchpoint.kernels.layout import AttentionPlan, Part
+from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.shared_prefix import merge_parts
 
 __all__ = ["attend", "paged_attention", "write_kv"]
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, places: Tensor) -> None:
-    """Write k, v [T, Hkv, D] into the caches [S, Hkv, D] of the same dtype at `places` [T] int64 (all different)."""
-    k_cache.index_copy_(0, places, k)
-    v_cache.index_copy_(0, places, v)
+def write_kv(kv: Tensor, cache: Tensor, places: Tensor) -> None:
+    """Write kv [T, 2 Hkv, D] (heads of keys, then of values) into the cache [S, 2 Hkv, D] of the same dtype at `places` [T].
+
+    `places` are int64 and all different.
+    """
+    cache.index_copy_(0, places, kv)
 
 
-def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, scratch: Scratch) -> Tensor:
     """softmax(scale * q k^T) v for each slot of the plan, causal within it; returns [T, Hq, D] like q.
 
-    q [T, Hq, D] in the plan's order of rows; k_cache, v_cache [S, Hkv, D] of the same dtype, Hq a multiple of Hkv, the new
-    keys and values already written.
+    q [T, Hq, D] in the plan's order of rows; cache [S, 2 Hkv, D] of the same dtype, Hq a multiple of Hkv, the new keys and values
+    already written. `scratch` holds what must be gathered.
     """
     if len(plan.parts) == 1:
-        return _attend_part(q, k_cache, v_cache, plan.parts[0], scale)[0]
+        return _attend_part(q, cache, plan.parts[0], scale, scratch)[0]
     out = torch.empty_like(q)
     sums = q.new_empty(q.shape[:2], dtype=torch.float32) if plan.needs_merge else None
     for part in plan.parts:
-        part_out, part_sums = _attend_part(q, k_cache, v_cache, part, scale)
+        part_out, part_sums = _attend_part(q, cache, part, scale, scratch)
         if part.merge and sums is not None:
             merge_parts(out, sums, part.target, part_out, part_sums)
             continue
@@ -40,16 +43,15 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Attention
     return out
 
 
-def _attend_part(q: Tensor, k_cache: Tensor, v_cache: Tensor, part: Part, scale: float) -> tuple[Tensor, Tensor]:
+def _attend_part(q: Tensor, cache: Tensor, part: Part, scale: float, scratch: Scratch) -> tuple[Tensor, Tensor]:
     """Outputs [N, Hq, D] and log-sum-exps [N, Hq] for the part's target rows."""
-    queries = _take(q, part.rows)
-    keys, values = _take(k_cache, part.keys), _take(v_cache, part.keys)
-    size, dim = part.size, q.shape[-1]
-    shape = (size, -1, keys.shape[1], dim)
-    out, sums = attend(
-        queries.view(size, -1, q.shape[1], dim), keys.view(shape), values.view(shape), scale, mask=part.mask, causal=part.causal
-    )
-    out, sums = out.reshape(-1, q.shape[1], dim), sums.reshape(-1, q.shape[1])
+    heads, dim = q.shape[1:]
+    size = part.size
+    queries = q[part.rows] if isinstance(part.rows, slice) else q.index_select(0, part.rows)
+    held = cache[part.keys] if isinstance(part.keys, slice) else scratch.gather(cache, part.keys)
+    keys, values = held.view(size, -1, cache.shape[1], dim).chunk(2, 2)
+    out, sums = attend(queries.view(size, -1, heads, dim), keys, values, scale, mask=part.mask, causal=part.causal)
+    out, sums = out.reshape(-1, heads, dim), sums.reshape(-1, heads)
     if part.kept is not None:
         out, sums = out.index_select(0, part.kept), sums.index_select(0, part.kept)
     return out, sums
@@ -76,8 +78,7 @@ def attend(
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
     """torch's own tiled CPU attention, the form that also returns log-sum-exps. q [B, Hq, T, D], k and v [B, Hkv, L, D]."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    out, sums = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    out, sums = torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     return out, sums
 
 
@@ -94,13 +95,6 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, c
     sums = scores.logsumexp(-1)
     out = (scores - sums.unsqueeze(-1)).exp() @ values
     return out.to(q.dtype), sums
-
-
-def _take(tensor: Tensor, index: slice | Tensor) -> Tensor:
-    """Entries of the first dimension; a slice is a view."""
-    if not isinstance(index, slice):
-        return tensor.index_select(0, index)
-    return tensor if index.start == 0 and index.stop == len(tensor) else tensor[index]
 
 
 def _write(target: Tensor, index: slice | Tensor, values: Tensor) -> None:

@@ -6,7 +6,7 @@ by log-sum-exp. Runs of consecutive pages become slices (views of the cache, no 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ Index = slice | Tensor
 SMALL_COUNT = 64
 """Slots of at most so many query tokens are attended together in a padded batch, when their context is small as well."""
 
-SMALL_CONTEXT = 256
-"""Own context (what isn't a shared prefix) below which padding costs less than a call for each slot."""
+PADDED_TOKENS = 2048
+"""Keys that one padded batch gathers, padding included: copying few of them costs less than a call for each slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,11 @@ class _Slot:
     def end(self) -> int:
         return self.start + self.count
 
+    @property
+    def own(self) -> int:
+        """Keys that are no shared prefix."""
+        return self.end - self.begin
+
     def rows(self) -> slice:
         return slice(self.row, self.row + self.count)
 
@@ -115,24 +120,27 @@ def plan_attention(table: SlotTable, dtype: torch.dtype, device: torch.device, *
 
 
 def _own_parts(slots: list[_Slot], dtype: torch.dtype) -> list[Part]:
-    """The parts for what each slot has alone: small ones padded together, the others one by one."""
-    alone: list[_Slot] = []
-    buckets: dict[tuple[int, int], list[_Slot]] = {}
-    for slot in slots:
-        own = slot.end - slot.begin
-        if own > SMALL_CONTEXT or slot.count > SMALL_COUNT:
-            alone.append(slot)
-        else:
-            buckets.setdefault((_power_of_two(slot.count), max(64, _power_of_two(own))), []).append(slot)
+    """The parts for what each slot has alone: small ones of like size padded together, the others one by one."""
+    groups = [[slot] for slot in slots if slot.count > SMALL_COUNT]
+    small = [slot for slot in slots if slot.count <= SMALL_COUNT]
+    for _, alike in groupby(sorted(small, key=_size), key=lambda slot: _size(slot)[0]):
+        group: list[_Slot] = []
+        for slot in alike:
+            if group and (slot.own * (len(group) + 1) > PADDED_TOKENS or slot.own > 2 * max(group[0].own, 64)):
+                groups.append(group)
+                group = []
+            group.append(slot)
+        groups.append(group)
     parts: list[Part] = []
-    for bucket in buckets.values():
-        if len(bucket) == 1:
-            alone += bucket
-        else:
-            parts.append(_padded(bucket, dtype))
-    for slot in alone:
-        parts += _single(slot, dtype)
+    for group in groups:
+        in_order = sorted(group, key=lambda slot: slot.row)
+        parts += _single(group[0], dtype) if len(group) == 1 else [_padded(in_order, dtype)]
     return parts
+
+
+def _size(slot: _Slot) -> tuple[int, int]:
+    """Sorts slots so that neighbours go well together: queries to the next power of two, then own keys."""
+    return _power_of_two(slot.count), slot.own
 
 
 def _single(slot: _Slot, dtype: torch.dtype) -> list[Part]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from branchpoint.kernels.attention import paged_attention, write_kv
 from branchpoint.kernels.layout import AttentionPlan, plan_attention
+from branchpoint.kernels.scratch import Scratch
 from branchpoint.runtime.batch import Batch
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.plan import PageCopy
@@ -25,8 +26,8 @@ class AttentionBackend(Protocol):
     def plan(self, batch: Batch) -> None:
         """Prepare for one step; `forward` works on this batch until the next plan."""
 
-    def forward(self, layer_index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store k and v [T, Hkv, D] of the batch and let q [T, Hq, D] attend; returns [T, Hq, D]."""
+    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Store kv [T, 2 Hkv, D] of the batch (keys, then values) and let q [T, Hq, D] attend; returns [T, Hq, D]."""
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Copy KV between pages in all layers, in order."""
@@ -40,7 +41,8 @@ def kv_bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -
 class CpuAttention:
     """Plain torch attention over a pool of `num_pages` pages; see `AttentionBackend`.
 
-    Keys and values of a layer are one tensor each, [num_pages * page_size, Hkv, D]: consecutive pages are a view. Named for where
+    A layer's cache is one tensor [num_pages * page_size, 2 Hkv, D], a token's keys beside its values: one write, one gather, and
+    consecutive pages are a view. Queries, keys and values are taken to the cache's `dtype`, and outputs have it. Named for where
     it is fast; it is right on every device.
     """
 
@@ -50,9 +52,9 @@ class CpuAttention:
         self.dtype = dtype
         self._device = device
         self._scale = config.head_dim**-0.5
-        shape = (num_pages * page_size, config.num_kv_heads, config.head_dim)
-        self._keys = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
-        self._values = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
+        shape = (num_pages * page_size, 2 * config.num_kv_heads, config.head_dim)
+        self._caches = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
+        self._scratch = Scratch(dtype, device)
         self._places = torch.empty(0, dtype=torch.int64, device=device)
         self._plan = AttentionPlan((), 0)
 
@@ -61,11 +63,11 @@ class CpuAttention:
         self._places = batch.places
         self._plan = plan_attention(batch.table, self.dtype, self._device)
 
-    def forward(self, layer_index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionBackend`."""
-        keys, values = self._keys[layer_index], self._values[layer_index]
-        write_kv(k.to(self.dtype), v.to(self.dtype), keys, values, self._places)
-        return paged_attention(q.to(self.dtype), keys, values, self._plan, self._scale).to(q.dtype)
+        cache = self._caches[layer_index]
+        write_kv(kv.to(self.dtype), cache, self._places)
+        return paged_attention(q.to(self.dtype), cache, self._plan, self._scale, self._scratch)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """See `AttentionBackend`."""
@@ -79,7 +81,7 @@ class CpuAttention:
         """Copy between pages of which none is both source and target."""
         sources = self._first_tokens([(copy.source, copy.count) for copy in copies])
         targets = self._first_tokens([(copy.target, copy.count) for copy in copies])
-        for cache in (*self._keys, *self._values):
+        for cache in self._caches:
             cache.index_copy_(0, targets, cache.index_select(0, sources))
 
     def _first_tokens(self, pages: Sequence[tuple[int, int]]) -> Tensor:

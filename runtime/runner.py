@@ -4,6 +4,7 @@ The engine's loop calls `execute` once a step. Everything with a tensor in it li
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -80,7 +81,17 @@ def _by_slot(plan: StepPlan, results: list[RowResult]) -> tuple[tuple[RowResult,
 
 
 def load_runner(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
-    """Load the model that `config` names and give it a KV pool. Raises ModelError, CapacityError or InvalidRequest."""
+    """Load the model that `config` names and give it a KV pool. Raises ModelError, CapacityError or InvalidRequest.
+
+    Loading runs in a thread of its own. OpenMP gives each thread that computes a team of workers for as long as it lives; where
+    all teams together have more of them than there are cores, they sleep between two operations instead of spinning. The
+    engine's thread would decode at half its speed for a team that this one no longer needs.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="branchpoint-load") as loading:
+        return loading.submit(_load, config).result()
+
+
+def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     device = pick_device(config)
     loaded = load_model(config, device)
     pool = size_pool(config, loaded.config, loaded.dtype, device)

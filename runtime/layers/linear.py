@@ -48,7 +48,7 @@ class Linear(Protocol):
 
     @property
     def apply(self) -> Callable[[Tensor], Tensor]:
-        """Maps x [T, K] of the model's dtype to [T, N] of the same."""
+        """Maps x [T, K] of any float dtype to [T, N]: of the model's dtype, or of bfloat16 where the form computes in that."""
 
 
 class LinearMethod(Protocol):
@@ -66,8 +66,8 @@ class PlainLinear:
         self.bias = bias
 
     def apply(self, x: Tensor) -> Tensor:
-        """x [T, K] of the weight's dtype to [T, N]."""
-        return functional.linear(x, self.weight, self.bias)
+        """x [T, K] to [T, N] of the weight's dtype."""
+        return functional.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 class Plain:

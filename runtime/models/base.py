@@ -15,8 +15,11 @@ __all__ = ["LayerAttention", "Model"]
 class LayerAttention(Protocol):
     """Attention of one planned step."""
 
-    def forward(self, layer_index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store k and v [T, Hkv, D] and let q [T, Hq, D] attend; returns [T, Hq, D]. Rope is applied already."""
+    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Store kv and let q [T, Hq, D] attend; returns [T, Hq, D], of the cache's dtype. Rope is applied already.
+
+        kv [T, 2 Hkv, D] holds the heads of the keys, then those of the values: they lie so in the projection, and are stored so.
+        """
 
 
 class Model(Protocol):

@@ -53,8 +53,8 @@ class Decoder:
         config = self.config
         eps, head_dim = config.rms_eps, config.head_dim
         kv_heads, attended = config.num_kv_heads, config.q_size
-        heads, rotated = (config.num_heads, kv_heads), config.num_heads + kv_heads
-        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        heads, rotated = (config.num_heads, 2 * kv_heads), config.num_heads + kv_heads
+        cos, sin = self._rotation(positions, rotated, kv_heads)
         x = functional.embedding(tokens, self._embedding).to(self.dtype)
         residual: Tensor | None = None
         for index, layer in enumerate(self._layers):
@@ -62,18 +62,23 @@ class Decoder:
                 x, residual = rms_norm(x, layer.input_norm, eps), x
             else:
                 x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
-            qkv = layer.qkv.apply(x).view(-1, rotated + kv_heads, head_dim)
-            qk = qkv.narrow(1, 0, rotated)
+            qkv = layer.qkv.apply(x).to(self.dtype).view(-1, rotated + kv_heads, head_dim)
             if layer.qk_norm is not None:
-                qk = rms_norm(qk, layer.qk_norm, eps)
-            qk = rope_rotate(qk, cos, sin)
-            q, k = qk.split_with_sizes(heads, 1)
-            x = attention.forward(index, q, k, qkv.narrow(1, rotated, kv_heads))
-            x = layer.output.apply(x.reshape(-1, attended))
+                qk, v = qkv.split_with_sizes((rotated, kv_heads), 1)
+                qkv = torch.cat((rms_norm(qk, layer.qk_norm, eps), v), 1)
+            q, kv = rope_rotate(qkv, cos, sin).split_with_sizes(heads, 1)
+            x = layer.output.apply(attention.forward(index, q, kv).reshape(-1, attended))
             x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = layer.down.apply(silu_mul(layer.gate_up.apply(x)))
         assert residual is not None, "a model has at least one layer"
         return add_rms_norm(x, residual, self._norm, eps)[0]
+
+    def _rotation(self, positions: Tensor, rotated: int, kept: int) -> tuple[Tensor, Tensor]:
+        """Cos and sin [T, heads, D] for the heads of q, k and v as they lie in the projection: those of v stay as they are."""
+        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        still = cos.new_ones(1).expand(len(positions), kept, cos.shape[-1])
+        cos = torch.cat((cos.expand(-1, rotated, -1), still), 1)
+        return cos, torch.cat((sin.expand(-1, rotated, -1), torch.zeros_like(still)), 1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`."""

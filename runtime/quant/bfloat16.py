@@ -14,13 +14,13 @@ class Bfloat16Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), 16)
-        self._bias = bias
+        self._bias = None if bias is None else bias.to(torch.bfloat16)
         self._linear = torch.ops.mkldnn._linear_pointwise.default
 
     def apply(self, x: Tensor) -> Tensor:
-        """x [T, K] to [T, N] of the same dtype."""
-        y: Tensor = self._linear(x.to(torch.bfloat16), self._weight, None, "none", [], "").to(x.dtype)
-        return y if self._bias is None else y.add_(self._bias)
+        """x [T, K] to [T, N] bfloat16."""
+        y: Tensor = self._linear(x.bfloat16(), self._weight, self._bias, "none", [], "")
+        return y
 
 
 def bfloat16_fast() -> bool:

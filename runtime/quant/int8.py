@@ -30,11 +30,12 @@ class Int8Linear:
         self._linear = torch.ops.quantized.linear_dynamic.default
 
     def apply(self, x: Tensor) -> Tensor:
-        """x [T, K] float32 to [T, N].
+        """x [T, K] to [T, N] float32.
 
         The operator has one range for all rows. So where there are several, each is first mapped onto [0, 255] by its own range,
         zero onto a whole number, and mapped back afterwards; one more row, thrown away, pins the operator to that very range.
         """
+        x = x.float()
         rows = x.shape[0]
         if rows == 1:
             y: Tensor = self._linear(x, self._packed, self._narrow)

@@ -42,7 +42,7 @@ class MeasuredLinear:
         self._forms = tuple(forms[bucket] for bucket in _BUCKET_OF_BITS)
 
     def apply(self, x: Tensor) -> Tensor:
-        """x [T, K] float32 to [T, N]."""
+        """x [T, K] to [T, N]."""
         return self._forms[min(x.shape[0].bit_length(), 8)](x)
 
 

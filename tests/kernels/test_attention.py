@@ -7,6 +7,7 @@ import torch
 
 from branchpoint.kernels.attention import attend, paged_attention, write_kv
 from branchpoint.kernels.layout import SlotTable, plan_attention
+from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.shared_prefix import merge_parts
 
 CPU = torch.device("cpu")
@@ -27,19 +28,19 @@ class _World:
 
     def __init__(self, page_size: int, heads: int, kv_heads: int, dim: int, num_pages: int) -> None:
         self.page_size, self.heads, self.dim = page_size, heads, dim
-        self.keys = torch.full((num_pages * page_size, kv_heads, dim), torch.nan)
-        self.values = self.keys.clone()
+        self.cache = torch.full((num_pages * page_size, 2 * kv_heads, dim), torch.nan)
+        self.keys, self.values = self.cache.chunk(2, 1)
+        self.scratch = Scratch(torch.float32, CPU)
 
     def check(self, pages: list[list[int]], starts: list[int], counts: list[int], *, share: bool = True) -> torch.Tensor:
         """Fill the slots' pages, attend, compare with the dense form; returns the outputs."""
         for table, start, count in zip(pages, starts, counts, strict=True):
             at = self._at(table, start + count)
             fresh = at[self.keys[at, 0, 0].isnan()]
-            shape = (len(fresh), *self.keys.shape[1:])
-            write_kv(torch.randn(shape), torch.randn(shape), self.keys, self.values, fresh)
+            write_kv(torch.randn(len(fresh), *self.cache.shape[1:]), self.cache, fresh)
         q = torch.randn(sum(counts), self.heads, self.dim)
         plan = plan_attention(SlotTable(pages, starts, counts, self.page_size), torch.float32, CPU, share=share)
-        out = paged_attention(q, self.keys, self.values, plan, self.dim**-0.5)
+        out = paged_attention(q, self.cache, plan, self.dim**-0.5, self.scratch)
         row = 0
         for table, start, count in zip(pages, starts, counts, strict=True):
             at = self._at(table, start + count)
@@ -128,8 +129,8 @@ def test_a_slots_output_hardly_depends_on_its_batch() -> None:
     q = torch.randn(1, 4, 16)
     alone = plan_attention(SlotTable(pages[:1], starts[:1], counts[:1], 16), torch.float32, CPU)
     batch = plan_attention(SlotTable(pages, starts, counts, 16), torch.float32, CPU)
-    row = paged_attention(q, world.keys, world.values, alone, 0.25)
-    rows = paged_attention(torch.cat((q, together[1:])), world.keys, world.values, batch, 0.25)
+    row = paged_attention(q, world.cache, alone, 0.25, world.scratch)
+    rows = paged_attention(torch.cat((q, together[1:])), world.cache, batch, 0.25, world.scratch)
     torch.testing.assert_close(rows[:1], row, atol=1e-6, rtol=1e-6)
 
 

@@ -17,13 +17,13 @@ class DenseAttention:
     """Attention of one sequence over all that it was fed, without pages."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Tensor, Tensor]] = {}
+        self._held: dict[int, Tensor] = {}
 
-    def forward(self, layer_index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
         if layer_index in self._held:
-            keys, values = self._held[layer_index]
-            k, v = torch.cat((keys, k)), torch.cat((values, v))
-        self._held[layer_index] = (k, v)
+            kv = torch.cat((self._held[layer_index], kv))
+        self._held[layer_index] = kv
+        k, v = kv.chunk(2, 1)
         count, total = q.shape[0], k.shape[0]
         visible = torch.ones(count, total, dtype=torch.bool).tril(total - count)
         heads = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
