@@ -1,45 +1,114 @@
-"""In which order leaves are evicted: lowest priority first, then least recently used.
+"""In which order leaves are evicted: what was said to be finished, then by priority, then least recently used.
 
-A heap with one entry for each leaf. A leaf that was used since its entry was made is put back when it comes up, so that a
-match costs the heap nothing.
+What is said to come back goes after the rest of its priority, the latest return first. Among equals a leaf that was begun to
+be cut is finished first, so that whole conversations go and not the tail of each. A heap with one entry for each leaf; a leaf
+that was used since is put back when it comes up, so that a match costs the heap nothing.
 """
 
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 from branchpoint.radix.node import Node
 
-__all__ = ["EvictionQueue"]
+__all__ = ["EvictionQueue", "Rank", "rank"]
+
+Rank = tuple[float, int, bool, float]
+"""Sorts what should go first before the rest: priority, class, whole or begun to be cut, and when within the class."""
+
+FINISHED, PLAIN, AWAITED = range(3)
+STALE = 64
+
+
+def rank(node: Node, now: float) -> Rank:
+    """Where `node` stands in the order of eviction."""
+    hint = node.hint
+    if hint is None:
+        return (node.priority, PLAIN, not node.cut, node.last_used)
+    if hint.last:
+        return (float("-inf"), FINISHED, True, node.last_used)
+    priority = hint.priority(node.priority, now)
+    if hint.is_awaited(now):
+        return (priority, AWAITED, not node.cut, -hint.expected)
+    return (priority, PLAIN, not node.cut, node.last_used)
 
 
 class EvictionQueue:
-    """The leaves of a tree, ready to be taken in the order in which they should go."""
+    """Nodes that `is_due` for eviction, ready to be taken in the order in which they should go.
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, float, int, Node]] = []
-        self._ticket = count()
+    A node that isn't due any longer is left out when it comes up; who makes it due again pushes it again.
+    """
+
+    def __init__(self, is_due: Callable[[Node], bool]) -> None:
+        self._is_due = is_due
+        self._heap: list[tuple[Rank, int, Node]] = []
+        self._timers: list[tuple[float, int, Node]] = []  # when a hint ends and its node falls back
+        self._tickets: dict[Node, int] = {}  # entries with another ticket are stale
+        self._count = count()
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._tickets)
 
-    def push(self, node: Node) -> None:
-        """Enter a leaf; one that is entered already stays where it is."""
-        if not node.queued:
-            node.queued = True
-            heapq.heappush(self._heap, (node.priority, node.last_used, next(self._ticket), node))
+    def __contains__(self, node: Node) -> bool:
+        return node in self._tickets
 
-    def pop(self) -> Node | None:
-        """Take the leaf that should go first; None when there is none."""
+    def push(self, node: Node, now: float) -> None:
+        """Enter a node; one that is entered already stays where it is."""
+        if node not in self._tickets and self._is_due(node):
+            self._enter(node, now)
+
+    def again(self, node: Node, now: float) -> None:
+        """The hints on `node` have changed: move it, if it is entered."""
+        if node in self._tickets:
+            self._enter(node, now)
+
+    def discard(self, node: Node) -> None:
+        """`node` leaves the tree."""
+        self._tickets.pop(node, None)
+
+    def pop(self, now: float, limit: Rank | None = None) -> Node | None:
+        """Take the node that should go first; None when there is none, or it ranks behind `limit`."""
+        self._fall(now)
         while self._heap:
-            priority, last_used, _, node = heapq.heappop(self._heap)
-            node.queued = False
-            if node.children:
-                continue  # an inner node by now; the tree enters it again when its last child goes
-            if (priority, last_used) == (node.priority, node.last_used):
-                return node
-            self.push(node)
+            noted, ticket, node = self._heap[0]
+            entered = self._tickets.get(node) == ticket
+            if entered and limit is not None and noted > limit:
+                return None
+            heapq.heappop(self._heap)
+            if not entered:
+                continue
+            del self._tickets[node]
+            if self._is_due(node):
+                if noted == rank(node, now):
+                    return node
+                self._enter(node, now)
         return None
 
     def clear(self) -> None:
-        """Forget all leaves."""
+        """Forget all."""
         self._heap.clear()
+        self._timers.clear()
+        self._tickets.clear()
+
+    def _enter(self, node: Node, now: float) -> None:
+        ticket = self._tickets[node] = next(self._count)
+        heapq.heappush(self._heap, (rank(node, now), ticket, node))
+        change = node.hint.changes(now) if node.hint else None
+        if change is not None:
+            heapq.heappush(self._timers, (change, ticket, node))
+        if len(self._heap) + len(self._timers) > 3 * len(self._tickets) + STALE:
+            self._sweep()
+
+    def _fall(self, now: float) -> None:
+        """Move the nodes whose hints have ended."""
+        while self._timers and self._timers[0][0] <= now:
+            _, ticket, node = heapq.heappop(self._timers)
+            if self._tickets.get(node) == ticket:
+                self._enter(node, now)
+
+    def _sweep(self) -> None:
+        """Take out stale entries."""
+        self._heap = [entry for entry in self._heap if self._tickets.get(entry[2]) == entry[1]]
+        self._timers = [entry for entry in self._timers if self._tickets.get(entry[2]) == entry[1]]
+        heapq.heapify(self._heap)
+        heapq.heapify(self._timers)

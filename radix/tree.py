@@ -1,38 +1,44 @@
-"""The radix tree: which pages hold which prefix, exact to the token at every page size.
+"""The radix tree: which pages hold which prefix, exact to the token at every page size, on the device and in host memory.
 
 The scheduler matches before it admits a sequence, inserts when one has KV worth keeping, and evicts when the pool runs short.
 Match, insert and evict touch the path they work on and never walk the tree; `node.py` says which node owns which page.
 """
 
+import heapq
 import time
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from branchpoint.radix import picture
+from branchpoint.radix.branches import Branches
 from branchpoint.radix.check import check_tree
-from branchpoint.radix.handle import Handle
-from branchpoint.radix.key import PrefixKey, common_prefix
+from branchpoint.radix.eviction import evict
+from branchpoint.radix.handle import Handle, HostStretch
+from branchpoint.radix.hints import MAX_SECONDS, Hint
+from branchpoint.radix.host import HostTier, Swap
+from branchpoint.radix.key import PrefixKey
 from branchpoint.radix.node import Node
-from branchpoint.radix.policy import EvictionQueue
+from branchpoint.radix.picture import DumpOptions, TreeDump, dump, render
+from branchpoint.radix.pins import PinBudget
 from branchpoint.radix.pool import BlockPool
 
 __all__ = ["RadixTree"]
+
+LIFT_SECONDS = 300.0
+PIN_SHARE = 0.5
 
 
 class RadixTree:
     """Cached prefixes over the pages of one pool, which it alone caches in. Not safe across threads.
 
     The tree holds one reference to each page that it knows. `clock` gives seconds and never runs backwards; it orders eviction.
+    With `host` evicted pages move there while it has room; the caller makes the copies that `take_swaps` plans.
     """
 
-    def __init__(self, pool: BlockPool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pool: BlockPool, clock: Callable[[], float] = time.monotonic, *, host: HostTier | None = None) -> None:
         self._pool = pool
         self._clock = clock
-        self._roots: dict[str, Node] = {}
-        self._namespaces: dict[Node, str] = {}
-        self._queue = EvictionQueue()
-        self._num_tokens = 0
+        self._host = host
+        self._branches = Branches(pool, host)
+        self._pins = PinBudget(int(PIN_SHARE * pool.num_pages))
 
     @property
     def num_pages(self) -> int:
@@ -45,207 +51,243 @@ class RadixTree:
         return self._pool.num_idle
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens cached, each shared one counted once."""
-        return self._num_tokens
+    def num_host_pages(self) -> int:
+        """Pages that the tree keeps in host memory."""
+        return self._host.pool.num_cached if self._host else 0
 
-    def match(self, key: PrefixKey, limit: int | None = None) -> Handle:
+    @property
+    def num_tokens(self) -> int:
+        """Tokens cached in both tiers, each shared one counted once."""
+        return self._branches.num_tokens
+
+    def match(self, key: PrefixKey, limit: int | None = None, *, use: bool = True) -> Handle:
         """The longest cached prefix of `key`, of at most `limit` tokens, held by the handle until it is released.
 
-        Everything on its path counts as used now: the whole of the last edge too, where the match ends inside one.
+        Everything on its path counts as used now: the whole of the last edge too, where the match ends inside one. With `use`
+        false it doesn't yet; call `use` with the handle when it does. What only host memory holds is in `handle.host`.
         """
-        path, length = self._walk(key, limit)
-        now = self._clock()
         size = self._pool.page_size
-        whole = length // size
+        path, length = self._branches.walk(key, limit)
+        last, ours = (path[-1] if path else None), length
+        if self._host is not None:
+            last, ours = self._branches.warm_part(path, length)
+        whole = ours // size
         pages: list[int] = []
         for node in path:
+            pages += node.pages[: whole - len(pages)]
+        tail = (last.page_at(whole, size), ours % size) if last and ours % size else None
+        host = self._stretch(path, whole, length) if ours < length else None
+        handle = Handle(self._pool, tuple(pages), tail, host, tuple(path))
+        if use:
+            self.use(handle)
+        return handle
+
+    def use(self, handle: Handle) -> None:
+        """Count `handle`'s match as a use: of its age, its hits, and of a return that was announced."""
+        now = self._clock()
+        reached = handle.host.end + 1  # a caller always computes a token itself: the last of what it asked for
+        for node in handle.path:
             node.last_used = now
             node.hits += 1
-            pages += node.pages[: whole - len(pages)]
-        tail = (path[-1].page_at(whole, size), length % size) if length % size else None
-        return Handle(self._pool, tuple(pages), tail)
+            if node.end <= reached:
+                node.cut = False
+                if node.hint is not None:
+                    node.hint.last = False
+                    node.hint.uses = max(0, node.hint.uses - 1)
+                    self._weigh(node, now)
 
-    def peek(self, key: PrefixKey, limit: int | None = None) -> int:
-        """How many tokens `match` would find; holds nothing and counts as no use."""
-        return self._walk(key, limit)[1]
+    def peek(self, key: PrefixKey, limit: int | None = None, *, host: bool = False) -> int:
+        """How many tokens `match` would find on the device, with `host` in both tiers; holds nothing and counts as no use."""
+        path, length = self._branches.walk(key, limit)
+        return length if host or self._host is None else self._branches.warm_part(path, length)[1]
 
     def insert(self, key: PrefixKey, pages: Sequence[int], *, priority: int = 0) -> int:
         """Cache what `pages` hold of `key`: ceil(len(key) / page size) pages, the last one perhaps partly filled.
 
-        The tree takes its own reference to each page that it keeps and ignores those whose tokens it has; the caller's references
-        stay the caller's. A partly filled page may be written on by its first writer and inserted again under the longer key.
-        The whole path gets at least `priority`. Returns the number of tokens newly cached.
+        The tree takes its own reference to each page that it keeps and ignores those whose tokens it has on the device; the
+        caller's references stay the caller's. A partly filled page may be written on by its first writer and inserted again
+        under the longer key; one of which a host slot holds more stays out. A `priority` above 0 lasts `LIFT_SECONDS` from
+        now; one below 0 for good. Returns the number of tokens newly cached.
         """
         size, length = self._pool.page_size, len(key)
         assert len(pages) == -(-length // size), f"{length} tokens fill {-(-length // size)} pages of {size}, got {len(pages)}"
-        path, start = self._walk(key, None)
-        now = self._clock()
-        if path and start < path[-1].end and (start < length or priority > path[-1].priority):
-            path[-1] = path[-1].split(start - path[-1].start, size)
-        for node in path:
-            node.last_used = now
-            node.priority = max(node.priority, priority)
-        self._join(path)
-        if start == length:
-            return 0
-        node = path[-1] if path else self._root(key.namespace)
-        self._attach(node, key.packed[start:], list(pages[start // size :]), priority, now)
-        self._num_tokens += length - start
-        return length - start
+        return self._enter(key, length, pages, priority)
+
+    def restore(self, key: PrefixKey, handle: Handle, pages: Sequence[int]) -> int:
+        """Plan to fill `pages`, fresh ones of the caller's, from the first as many of `handle.host.held`.
+
+        `handle` must come from a match of `key`. Whole pages are entered into the tree at once, since copies are made before the
+        forward pass that needs them. Returns how many tokens `handle.pages` and `pages` hold then.
+        """
+        host, stretch, size = self._host, handle.host, self._pool.page_size
+        assert host is not None and len(pages) <= len(stretch.held) and not handle.released, "restore what the match found"
+        host.read(stretch.held[: len(pages)], pages)
+        filled = min(len(pages), len(stretch.slots))
+        whole = (len(handle.pages) + filled) * size
+        if filled:
+            self._enter(key, whole, (*handle.pages, *pages[:filled]), 0)
+        return whole + (stretch.tail[1] if stretch.tail and len(pages) > filled else 0)
 
     def evict(self, num_pages: int) -> int:
         """Free at least `num_pages` pages, or all that are evictable; returns how many were freed.
 
-        Leaves go first, from their end, in the order of `EvictionQueue`. Where only leaves in use are left and pages above
-        them are not, the tree lets go of those leaves; their holders keep the pages.
+        Leaves go first, from their end, in the order of `EvictionQueue`, into host memory where there is room. Where only
+        leaves in use are left and pages above them are not, the tree lets go of those leaves; their holders keep the pages.
         """
-        freed = 0
-        shut: list[Node] = []
-        while freed < num_pages and self._pool.num_idle:
-            leaf = self._queue.pop()
-            if leaf is None:
-                self._open_one(shut)
-            elif self._is_idle(leaf.pages[-1]):
-                keep = len(leaf.pages)
-                while keep and len(leaf.pages) - keep < num_pages - freed and self._is_idle(leaf.pages[keep - 1]):
-                    keep -= 1
-                freed += self._truncate(leaf, keep)
-            else:
-                shut.append(leaf)
+        return evict(self._branches, num_pages, self._clock())
+
+    def pin(self, key: PrefixKey, seconds: float, *, priority: int = 1) -> int:
+        """Let what is cached of `key` have at least `priority` for `seconds` (at most `MAX_SECONDS`); 0 takes earlier pins back.
+
+        Pins together cover at most `PIN_SHARE` of the pool; what goes beyond is refused. Returns the number of tokens covered.
+        """
         now = self._clock()
-        for leaf in shut:
-            leaf.last_used = now  # its pages are in use: it shall not come up first again
-            self._queue.push(leaf)
-        return freed
+        node = self._end(key, now)
+        if node is None:
+            return 0
+        hint = node.hint = node.hint or Hint()
+        until = now + min(seconds, MAX_SECONDS)
+        if seconds <= 0:
+            self._pins.give_back(node)
+            hint.lifts, hint.pinned_until = [], now
+        elif self._pins.take(node, -(-node.end // self._pool.page_size), until, now):
+            hint.pinned_until = max(until, hint.pinned_until)
+            hint.lift(priority, until)
+        covered = node.end if hint.pinned_until > now else 0
+        self._weigh(node, now)
+        return covered
+
+    def expect(self, key: PrefixKey, seconds: float, *, uses: int = 1) -> int:
+        """`key` will be used `uses` more times, about `seconds` from now: a tool call's duration, or 0 and the width of a fork.
+
+        Until then it goes after others of its priority; each match that reaches its end counts as one return, and what doesn't
+        return within 3 `seconds` and `GRACE_SECONDS` is no longer waited for. `uses=0` takes it back. Returns the tokens covered.
+        """
+        now = self._clock()
+        node = self._end(key, now)
+        if node is None:
+            return 0
+        node.hint = node.hint or Hint()
+        node.hint.expect(now, min(max(seconds, 0.0), MAX_SECONDS / 3), uses)
+        covered = node.end if uses > 0 else 0
+        self._weigh(node, now)
+        return covered
+
+    def last_use(self, key: PrefixKey) -> int:
+        """Nobody will come back for `key`: evict first what it alone runs through, and don't move it to host memory.
+
+        Does nothing where others share its end. A later match takes it back. Returns the number of tokens covered.
+        """
+        path, length = self._branches.walk(key, None)
+        if not path or path[-1].end != length or not path[-1].is_leaf:
+            return 0
+        node = path[-1]
+        node.hint = node.hint or Hint()
+        node.hint.last = True
+        self._weigh(node, self._clock())
+        return len(node.tokens)
+
+    def take_swaps(self) -> tuple[Swap, ...]:
+        """The copies between the tiers planned since the last call, to be made in this order before the next forward pass.
+
+        A copy within the device that the caller plans must keep its place: take the swaps planned before it first.
+        """
+        return self._host.take() if self._host else ()
+
+    def settle(self, swaps: Iterable[Swap], *, made: bool = True) -> None:
+        """`swaps` were made; or, with `made` false, never will be: then all is forgotten, since pages may hold anything."""
+        if self._host is None:
+            return
+        swaps = tuple(swaps)
+        if swaps and not made:
+            self.flush()
+        self._host.settle(swaps)
 
     def flush(self) -> int:
-        """Forget everything; pages in use stay with their holders. Returns the number of pages freed. Walks the whole tree."""
-        freed = sum(self._pool.uncache(node.pages) for _, node in self.nodes())
-        self._roots.clear()
-        self._namespaces.clear()
-        self._queue.clear()
-        self._num_tokens = 0
-        return freed
+        """Forget everything in both tiers; pages in use stay with their holders. Returns the number of pages freed."""
+        self._pins.clear()
+        return self._branches.clear()
 
-    def nodes(self) -> Iterator[tuple[str, Node]]:
-        """All nodes but the roots with their namespaces, parents before children."""
-        for namespace, root in self._roots.items():
-            stack = [root]
-            while stack:
-                node = stack.pop()
-                stack.extend(reversed(node.children.values()))
-                if node is not root:
-                    yield namespace, node
+    def nodes(self, namespace: str | None = None) -> Iterator[tuple[str, Node]]:
+        """All nodes but the roots with their namespaces, parents before children; of one namespace only if it is given."""
+        return self._branches.nodes(namespace)
 
-    def dump(self) -> picture.TreeDump:
-        """The whole tree as what `json.dumps` takes: totals, and a flat list of nodes that name their parents."""
-        return picture.dump(self.nodes(), self._pool, self._num_tokens, self._clock())
+    def recent(self, count: int, namespace: str | None = None) -> list[PrefixKey]:
+        """The `count` most recently used of the longest cached prefixes, the oldest first: for `find_lost_reuse`."""
+        leaves = (
+            (node.last_used, -position, name, node) for position, (name, node) in enumerate(self.nodes(namespace)) if node.is_leaf
+        )
+        found: list[PrefixKey] = []
+        for _, _, name, leaf in reversed(heapq.nlargest(count, leaves)):
+            parts, node = [leaf.tokens], leaf.parent
+            while node is not None:
+                parts.append(node.tokens)
+                node = node.parent
+            found.append(PrefixKey(name, [token for part in reversed(parts) for token in part]))
+        return found
 
-    def render(self) -> str:
-        """The whole tree as indented text, a line for each node, with hit counts."""
-        return picture.render(self.dump())
+    def dump(self, options: DumpOptions | None = None) -> TreeDump:
+        """The tree as what `json.dumps` takes: totals, and a flat list of nodes that name their parents."""
+        options = options or DumpOptions()
+        host = self._host.pool if self._host else None
+        return dump(self.nodes(options.namespace), self._pool, host, self._clock(), options)
+
+    def render(self, options: DumpOptions | None = None) -> str:
+        """The tree as indented text, a line for each node, with hits, age, pins and tier."""
+        return render(self.dump(options))
 
     def check(self) -> None:
-        """Hold every rule of the structure against the tree and the pool. Raises AssertionError naming the node."""
-        check_tree(list(self.nodes()), self._pool, self._num_tokens)
-        assert list(self._namespaces) == list(self._roots.values()), "roots and their names differ"
-        assert all(root.children and not root.pages for root in self._roots.values()), "a namespace is kept without prefixes"
+        """Hold every rule of the structure against the tree and the pools. Raises AssertionError naming the node."""
+        check_tree(self._branches)
 
-    def _root(self, namespace: str) -> Node:
-        root = self._roots.get(namespace)
-        if root is None:
-            root = self._roots[namespace] = Node(None, 0, PrefixKey(namespace, ()).packed, [])
-            self._namespaces[root] = namespace
-        return root
+    def _enter(self, key: PrefixKey, length: int, pages: Sequence[int], priority: int) -> int:
+        """Cache the first `length` tokens of `key`, which `pages` hold."""
+        size, now, branches = self._pool.page_size, self._clock(), self._branches
+        path, start = branches.walk(key, length)
+        if path and start < path[-1].end and (start < length or priority > self._priority(path[-1], now)):
+            path[-1] = branches.split(path[-1], start - path[-1].start, now)
+        for node in path:
+            node.last_used, node.cut = now, False
+            node.priority = max(node.priority, min(priority, 0))
+            if node.hint is not None:
+                self._weigh(node, now)
+        path = branches.join(path, now)
+        branches.refill(path, pages, length, now)
+        if start < length:
+            above = path[-1] if path else branches.root(key.namespace)
+            leaf = Node(above, start, key.packed[start:length], list(pages[start // size :]))
+            leaf.last_used, leaf.priority = now, min(priority, 0)
+            plain = above.hint is None or above.hint.only_lifts(priority, now)
+            path.append(branches.attach(path, leaf, extend=plain and above.priority == leaf.priority, now=now))
+        if priority > 0 and path:
+            path[-1].hint = path[-1].hint or Hint()
+            path[-1].hint.lift(priority, now + LIFT_SECONDS)
+            self._weigh(path[-1], now)
+        return length - start
 
-    def _walk(self, key: PrefixKey, limit: int | None) -> tuple[list[Node], int]:
-        """The nodes that the cached prefix of `key` runs through, and its length; it may end inside the last of them."""
-        packed = key.packed
-        stop = len(packed) if limit is None else min(max(limit, 0), len(packed))
-        path: list[Node] = []
-        node = self._roots.get(key.namespace)
-        at = 0
-        while node is not None and at < stop:
-            node = node.children.get(packed[at])
-            if node is not None:
-                path.append(node)
-                edge = node.tokens
-                part = packed[at : min(at + len(edge), stop)]
-                if part == edge:
-                    at += len(edge)
-                else:
-                    at += common_prefix(part, edge)
-                    break
-        return path, at
+    def _stretch(self, path: list[Node], whole: int, length: int) -> HostStretch:
+        """What host memory holds of a match of `length` tokens, behind `whole` pages on the device."""
+        assert self._host is not None, "slots without a host tier"
+        size = self._pool.page_size
+        slots: list[int] = []
+        for node in path:
+            slots += node.slots[: length // size - whole - len(slots)]
+        tail = (path[-1].slot_at(length // size, size), length % size) if length % size else None
+        return HostStretch(self._host.pool, tuple(slots), tail, length)
 
-    def _join(self, path: list[Node]) -> None:
-        """Join the nodes of a path just used that only children now gone had split, so that paths don't stay cut to pieces."""
-        upper: list[Node] = []
-        for node, below in pairwise(path):
-            if len(node.children) == 1 and node.priority == below.priority:
-                upper.append(node)
-            elif upper:
-                node.absorb(upper)
-                upper = []
-        if upper:
-            path[-1].absorb(upper)
+    def _end(self, key: PrefixKey, now: float) -> Node | None:
+        """The node that ends where the cached part of `key` does, split off what lies behind."""
+        path, length = self._branches.walk(key, None)
+        if path and length < path[-1].end:
+            return self._branches.split(path[-1], length - path[-1].start, now)
+        return path[-1] if path else None
 
-    def _attach(self, node: Node, tokens: "array[int]", pages: list[int], priority: int, now: float) -> None:
-        """Put `tokens` behind `node`, which ends where they start; `pages[0]` may hold the end of the node's tokens too."""
-        is_leaf = not node.children and node.parent is not None
-        if is_leaf and node.end % self._pool.page_size:
-            self._pool.uncache((node.pages.pop(),))  # pages[0] is the same page grown, or a copy that was written on
-        self._pool.cache(pages)
-        if is_leaf and node.priority == priority:
-            node.tokens.extend(tokens)
-            node.pages.extend(pages)
-            return
-        leaf = node.children[tokens[0]] = Node(node, node.end, tokens, pages)
-        leaf.last_used, leaf.priority = now, priority
-        self._queue.push(leaf)
+    def _weigh(self, node: Node, now: float) -> None:
+        """The hints on `node` have changed, or may have ended: drop them if so, and let eviction know."""
+        if node.hint is not None and node.hint.is_over(now):
+            node.hint = None
+        self._branches.queue.again(node, now)
+        self._branches.host_queue.again(node, now)
 
-    def _is_idle(self, page: int) -> bool:
-        return self._pool.references(page) == 1
-
-    def _truncate(self, leaf: Node, keep: int) -> int:
-        """Cut a leaf that isn't queued down to its first `keep` pages; with none left it goes. Returns the pages freed."""
-        if keep:
-            length = (leaf.start // self._pool.page_size + keep) * self._pool.page_size - leaf.start
-            dropped = leaf.pages[keep:]
-            self._num_tokens -= len(leaf.tokens) - length
-            del leaf.tokens[length:], leaf.pages[keep:]
-            self._queue.push(leaf)
-        else:
-            dropped = self._remove(leaf)
-        return self._pool.uncache(dropped)
-
-    def _remove(self, leaf: Node) -> list[int]:
-        """Take a leaf out of the tree; returns its pages but the one that its parent still needs and so inherits."""
-        parent, dropped = leaf.parent, leaf.pages
-        assert parent is not None and not leaf.children, "only leaves are removed"
-        del parent.children[leaf.tokens[0]]
-        self._num_tokens -= len(leaf.tokens)
-        if parent.children:
-            return dropped
-        if parent.parent is None:
-            del self._roots[self._namespaces.pop(parent)]
-            return dropped
-        if leaf.start % self._pool.page_size:
-            parent.pages.append(dropped[0])
-            dropped = dropped[1:]
-        self._queue.push(parent)
-        return dropped
-
-    def _open_one(self, shut: list[Node]) -> None:
-        """Let go of the pages in use at the end of the first leaf that has idle pages before them. There must be one."""
-        for position, leaf in enumerate(shut):
-            node: Node | None = leaf
-            while node is not None and not any(self._is_idle(page) for page in node.pages):
-                node = node.parent
-            if node is not None:
-                del shut[position]
-                idle = [index for index, page in enumerate(leaf.pages, 1) if self._is_idle(page)]
-                self._truncate(leaf, max(idle, default=0))
-                return
-        raise AssertionError(f"{self._pool.num_idle} pages are idle, but lie above no leaf")
+    def _priority(self, node: Node, now: float) -> int:
+        return node.hint.priority(node.priority, now) if node.hint else node.priority

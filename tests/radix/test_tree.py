@@ -317,4 +317,4 @@ def test_the_dump_counts_hits_and_names_parents(tree: RadixTree, store: Store) -
         (0, [4, 5, 6], 0),
         (0, [9, 9], 3),
     ]
-    assert "  [0, 3) 1 2 3 · pages - · 3 hits" in tree.render().splitlines()
+    assert "  [0, 3) 1 2 3 · pages - · 3 hits · 2 s idle" in tree.render().splitlines()
