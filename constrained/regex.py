@@ -203,16 +203,18 @@ class _Reader:
         members = value if code is op.IN else [(op.LITERAL, value)]
         negated = code is op.NOT_LITERAL or members[0][0] is op.NEGATE
         ranges: list[tuple[int, int]] = []
+        categories: list[tuple[int, int]] = []  # these know no case: `(?i)\w` is what `\w` is
         for kind, member in members:
             if kind is op.LITERAL:
                 ranges.append((member, member))
             elif kind is op.RANGE:
                 ranges.append(tuple(member))
             elif kind is op.CATEGORY:
-                ranges.extend(self._category(member, ascii_only))
+                categories.extend(self._category(member, ascii_only))
         chars = union(ranges)
         if flags & re.IGNORECASE:
             chars = fold_case(chars, ascii_only=ascii_only)
+        chars = union([*chars, *categories])
         return complement(chars) if negated else chars
 
     def _category(self, code: object, ascii_only: bool) -> CharSet:

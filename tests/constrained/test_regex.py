@@ -12,7 +12,7 @@ from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.engines.llguidance import LlguidanceGrammar
 from branchpoint.constrained.engines.outlines import OutlinesGrammar
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, InvalidRegex, LimitExceeded
-from branchpoint.constrained.regex import normalise_regex, parse_regex
+from branchpoint.constrained.regex import Chars, normalise_regex, parse_regex
 from branchpoint.constrained.spec import Regex
 from branchpoint.constrained.vocabulary import Vocabulary
 from tests.constrained.corpus import PATTERNS, accepts, compiled
@@ -54,6 +54,16 @@ def test_categories_hold_what_re_holds(name: str, ascii_only: bool) -> None:
     pattern = re.compile({"digit": r"\d", "space": r"\s", "word": r"\w"}[name], re.ASCII if ascii_only else 0)
     expected = {code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and pattern.match(chr(code))}
     assert {code for low, high in category(name, ascii_only=ascii_only) for code in range(low, high + 1)} == expected
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?i)\w", r"(?i)[\wα]", r"(?i)[^\W\d_]", r"(?i)[^\sk]", r"(?ia)[\Wk]", "(?i)[ιͅ-Ͱ]", "(?i)[^À-ÿß]", "(?i)[Ა-Ჿ]"]
+)
+def test_a_class_holds_what_re_holds_whatever_the_case(pattern: str) -> None:
+    node, matcher = parse_regex(pattern), re.compile(pattern)
+    assert isinstance(node, Chars)
+    held = {code for low, high in node.chars for code in range(low, min(high, 0x1FFFF) + 1)}
+    assert held == {code for code in range(0x20000) if not 0xD800 <= code < 0xE000 and matcher.match(chr(code))}
 
 
 @pytest.mark.parametrize("char", "kKſsiIıİßẞÅåμѠ1")
