@@ -18,14 +18,19 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.ipc import Address, Died, Outbound, ProcessInbox, Ready, Sender, load_failure
 from branchpoint.runtime.loop import Report, run_engine
 
-__all__ = ["Build", "serve_engine"]
+__all__ = ["ENDING", "Build", "serve_engine"]
 
 Build = Callable[[EngineConfig], LoadedEngine]
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a server to end. The engine process leaves them to its parent."""
 
 
 def serve_engine(config: EngineConfig, build: Build, address: Address) -> None:
     """Body of the process. Exit status 0 after a `Shutdown`, 1 where loading failed, the loop raised or the parent died."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent drains, then tells us
+    for number in ENDING:  # Ctrl-C and service managers reach the whole group: the parent drains, then tells us
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # blocked since before this process began
     threading.Thread(target=_end_with_parent, args=(address,), name="parent-watch", daemon=True).start()
     context = zmq.Context[zmq.Socket[bytes]]()
     inbox, sender = ProcessInbox(context, address), Sender(context, address.reports)

@@ -7,6 +7,7 @@ import atexit
 import logging
 import multiprocessing
 import shutil
+import signal
 import tempfile
 import threading
 from abc import ABC, abstractmethod
@@ -19,13 +20,13 @@ import msgspec
 import zmq
 
 from branchpoint.runtime.build import LoadedEngine, build_engine, tokenizer_of
-from branchpoint.runtime.child import Build, serve_engine
+from branchpoint.runtime.child import ENDING, Build, serve_engine
 from branchpoint.runtime.client import EngineClient, OnEvent, OpenCalls
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.errors import EngineDead, ModelError
+from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError
 from branchpoint.runtime.ipc import Address, Died, LoadFailed, Outbound, Ready, Receiver, Sender, load_error
 from branchpoint.runtime.loop import Answer, Ask, Command, QueueInbox, Report, Shutdown, run_engine
-from branchpoint.runtime.messages import Abort, Call, ModelInfo, ScoreCall
+from branchpoint.runtime.messages import Abort, Call, Failed, ModelInfo, ScoreCall
 from branchpoint.runtime.stats import EngineStats
 
 __all__ = ["EngineClient", "EngineProcess", "EngineThread", "LoadedEngine", "build_engine", "tokenizer_of"]
@@ -49,8 +50,13 @@ class _Host(ABC):
 
     def submit(self, call: Call | ScoreCall, on_event: OnEvent) -> None:
         """See `EngineClient`."""
-        if self._calls.open(call, on_event):
+        if not self._calls.open(call, on_event):
+            return
+        try:
             self._send(call)
+        except (OverflowError, TypeError, ValueError) as error:  # what messages can't hold: huge integers, lone surrogates
+            told = f"The call can't be sent to the engine: {error}."
+            self._calls.dispatch([Failed(call.id, InvalidRequest.kind, told)])
 
     def abort(self, call_id: str) -> None:
         """See `EngineClient`."""
@@ -154,7 +160,7 @@ class EngineProcess(_Host):
         self._process = spawn.Process(target=serve_engine, args=(config, build, self._address), name="engine")
         atexit.register(self.close)
         try:
-            self._process.start()
+            self._start()
             self.info = self._loading()
         except BaseException:  # an interrupt, too, must not leave a process behind
             self._closed = True
@@ -168,6 +174,14 @@ class EngineProcess(_Host):
     def pid(self) -> int:
         """The engine process's id."""
         return self._process.pid or 0
+
+    def _start(self) -> None:
+        """Start the process with the signals blocked that it will ignore: one that comes before it says so must not end it."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _loading(self) -> ModelInfo:
         for message in self._next():
@@ -221,11 +235,8 @@ class EngineProcess(_Host):
         if self._reader is not None:
             self._process.join(_CLOSE_SECONDS)
         if self._process.pid is not None and self._process.is_alive():
-            self._process.terminate()
-            self._process.join(_CLOSE_SECONDS)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
+            self._process.kill()  # it ignores SIGTERM
+            self._process.join()
         if self._reader is not None:
             self._reader.join()
         self._sender.close(drop=True)

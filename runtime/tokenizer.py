@@ -131,6 +131,16 @@ class Tokenizer:
         """The tokens of `text` alone, nothing added. Special tokens are parsed only where `special` says so."""
         return self._encode_parts((Text(text, special),))[0]
 
+    def raw(self, text: str) -> tuple[Segment, ...]:
+        """`text` as a prompt whose writer names special tokens in it: they are parsed. What follows the last can be healed."""
+        span = self._special.span(text)
+        if span is None:
+            return (Text(text),)
+        begin, end = span
+        marked = (Text(text[:begin]), Text(text[begin:end], special=True), Text(text[end:]))
+        opening = b"".join(map(self.token_bytes, self._opening)).decode("utf-8", "replace")
+        return marked if begin or text.startswith(opening) else (Ids(self._opening), *marked)
+
     def encode_segments(self, segments: Sequence[Segment]) -> list[int]:
         """The tokens of a prompt. Where it begins with a user's text, those that the tokenizer puts before a text come first."""
         return self._encode_prompt(segments)[0]

@@ -84,6 +84,11 @@ class SpecialTokens:
         close((), after)
         return parts
 
+    def span(self, text: str) -> tuple[int, int] | None:
+        """Where the first special token in `text` begins and the last one ends; None where it has none."""
+        found = [match.span() for match in self._pattern.finditer(text)]
+        return (found[0][0], found[-1][1]) if found else None
+
     def _split(self, text: str) -> Iterable[tuple[str, SpecialToken | None]]:
         at = 0
         for found in self._pattern.finditer(text):

@@ -7,6 +7,7 @@ look on the wire. Nothing is sent before the first event: what can be refused is
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -17,18 +18,19 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.messages import Call, Event, Failed, ScoreCall
 from branchpoint.runtime.serving.errors import ApiError, api_error, error_body
-from branchpoint.runtime.serving.exchange import Exchange
+from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
 from branchpoint.runtime.serving.gateway import Gateway
 
-__all__ = ["Answer", "View"]
+__all__ = ["Answer", "EventBatch", "View"]
 
 logger = logging.getLogger("branchpoint.serving")
 
 EventBatch = list[tuple[int, Event]]
+"""Events, each with the place of its call in the request."""
 
 
 class View(Protocol):
-    """How one request's events look on the wire. `call` is the place of the event's call in the request."""
+    """How one request's events look on the wire."""
 
     @property
     def stream(self) -> bool:
@@ -38,8 +40,8 @@ class View(Protocol):
     def lines(self) -> bool:
         """Whether a stream is JSON lines; server-sent events otherwise."""
 
-    def chunks(self, call: int, event: Event) -> list[object]:
-        """Take an event; what is to be sent for it, where the answer is a stream."""
+    def chunks(self, batch: EventBatch) -> list[object]:
+        """Take the events that have come since the last time; what is to be sent for them, where the answer is a stream."""
 
     def tail(self) -> list[object]:
         """What a stream sends after the last event."""
@@ -49,10 +51,18 @@ class View(Protocol):
 
 
 class Answer(Response):
-    """Submits `calls` when it is called, and ends them however it is left."""
+    """Submits `calls` when it is called, and ends them however it is left. `params` as in Exchange."""
 
-    def __init__(self, gateway: Gateway, request_id: str, calls: tuple[Call | ScoreCall, ...], view: View) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        request_id: str,
+        calls: tuple[Call | ScoreCall, ...],
+        view: View,
+        params: Mapping[str | None, str] = NO_NAMES,
+    ) -> None:
         super().__init__()
+        self._params = params
         self._gateway = gateway
         self._id = request_id
         self._calls = calls
@@ -76,7 +86,7 @@ class Answer(Response):
 
     async def _serve(self, send: Send) -> None:
         began = time.monotonic()
-        with self._gateway.open(self._id, self._calls) as exchange:
+        with self._gateway.open(self._id, self._calls, self._params) as exchange:
             try:
                 await self._answer(send, exchange)
             finally:
@@ -102,8 +112,7 @@ class Answer(Response):
             await self._stream(send, exchange, batch)
             return
         while batch:
-            for call, event in batch:
-                self._view.chunks(call, event)
+            self._view.chunks(batch)
             batch = await exchange.batch()
         await self._start(send, "application/json")
         await send({"type": "http.response.body", "body": msgspec.json.encode(self._view.whole())})
@@ -112,7 +121,7 @@ class Answer(Response):
         await self._start(send, "application/jsonl" if self._view.lines else "text/event-stream; charset=utf-8")
         try:
             while batch:
-                await self._write(send, [chunk for call, event in batch for chunk in self._view.chunks(call, event)])
+                await self._write(send, self._view.chunks(batch))
                 batch = await exchange.batch()
             await self._write(send, self._view.tail())
         except BranchpointError as error:

@@ -7,7 +7,7 @@ that is the route's schema.
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from fastapi import FastAPI
@@ -96,6 +96,7 @@ def _endpoint(gateway: Gateway, options: ServerOptions, parse: Parser) -> Callab
     return endpoint
 
 
+@cache
 def _schema(form: type[msgspec.Struct]) -> Json:
     """The JSON schema of a route's body, with what it refers to inside."""
     _, components = msgspec.json.schema_components([form], ref_template="#/$defs/{name}", schema_hook=_anything)
@@ -122,5 +123,5 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    logger.error("%s %s failed", request.method, clip(ascii(request.url.path)), exc_info=error)
     return json_response(error_body(ApiError(500, f"The server failed on this request: {type(error).__name__}.")), 500)

@@ -10,10 +10,10 @@ import msgspec
 
 from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished
 from branchpoint.runtime.sampling import MAX_LOGPROBS
-from branchpoint.runtime.serving.answer import Answer
+from branchpoint.runtime.serving.answer import Answer, EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.constraints import constraint_of
-from branchpoint.runtime.serving.errors import bad_request
+from branchpoint.runtime.serving.errors import bad_request, named, shown
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, salt_of, sampling_of
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.logprobs import chat_logprobs
@@ -103,9 +103,7 @@ def template_messages(messages: list[Json], param: str = "messages") -> list[dic
 
 def _part(part: Json, where: str) -> str:
     if part.get("type") != "text":
-        raise bad_request(
-            f"{where}type must be text (this model reads no other), got {str(part.get('type'))[:40]!r}.", where + "type"
-        )
+        raise bad_request(f"{where}type must be text (this model reads no other), got {shown(part.get('type'))}.", where + "type")
     return as_request(part, _TextPart, Rules(refused={"cache_control": ()}), where).text
 
 
@@ -119,16 +117,21 @@ async def answer_chat(gateway: Gateway, body: Json, headers: Mapping[str, str]) 
     if limit is not None and limit < 1:
         param = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
         raise bad_request(f"{param} must be at least 1, got {limit}.", param)
-    sampling = sampling_of(fields, loaded.info.sampling_defaults, max_tokens=limit, logprobs=_logprobs(fields))
+    limited: dict[str | None, str] = {
+        "max_tokens": "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
+    }
+    with named(limited):
+        sampling = sampling_of(fields, loaded.info.sampling_defaults, max_tokens=limit, logprobs=_logprobs(fields))
     sampling.check_against(loaded.info.vocabulary_size)
-    constraint = constraint_of(fields)
+    asked = constraint_of(fields)
     add = fields.add_generation_prompt is not False
     segments = await gateway.aside(lambda: loaded.tokenizer.render_segments(messages, add_generation_prompt=add))
     prompt = await gateway.prepare(segments, heal=False, param="messages")
-    gateway.check_length(len(prompt.tokens), "messages", max_tokens=limit or 1)
+    with named(limited):
+        gateway.check_output(len(prompt.tokens), sampling, "messages")
     own = request_id("chatcmpl-", fields.own_id, headers)
-    call = Call(own, tuple(prompt.tokens), sampling, constraint, namespace=salt_of(fields.cache_salt))
-    return Answer(gateway, own, (call,), _ChatView(call, name, fields))
+    call = Call(own, tuple(prompt.tokens), sampling, asked.constraint, namespace=salt_of(fields.cache_salt))
+    return Answer(gateway, own, (call,), _ChatView(call, name, fields), {"prompt": "messages", **asked.params})
 
 
 def _logprobs(fields: ChatRequest) -> int | None:
@@ -154,8 +157,11 @@ class _ChatView:
         self._include_usage = bool(options and options.include_usage)
         self._continuous_usage = bool(options and options.continuous_usage_stats)
 
-    def chunks(self, call: int, event: Event) -> list[object]:
+    def chunks(self, batch: EventBatch) -> list[object]:
         """Content as it comes; see the class."""
+        return [chunk for call, event in batch for chunk in self._chunks(call, event)]
+
+    def _chunks(self, call: int, event: Event) -> list[object]:
         sample = self._collected.add(call, event)
         if not self.stream or sample is None or not isinstance(event, Delta | SampleFinished):
             return []

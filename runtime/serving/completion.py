@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from branchpoint.runtime.messages import Call, Delta, Event, Ids, SampleFinished, Segment, Text
-from branchpoint.runtime.sampling import MAX_LOGPROBS
-from branchpoint.runtime.serving.answer import Answer
+from branchpoint.runtime.messages import Call, Delta, Event, Ids, ModelInfo, SampleFinished, Segment, Text
+from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
+from branchpoint.runtime.serving.answer import Answer, EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.constraints import constraint_of
-from branchpoint.runtime.serving.errors import bad_request, clip
+from branchpoint.runtime.serving.errors import bad_request, shown
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, salt_of, sampling_of
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.logprobs import completion_logprobs
@@ -26,7 +26,7 @@ MAX_PROMPTS = 2048
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
-    """Body of /v1/completions."""
+    """Body of /v1/completions. Names of special tokens in a text prompt are special tokens."""
 
     prompt: str | list[object]
     echo: bool | None = None
@@ -48,7 +48,7 @@ def prompts_of(prompt: object, param: str = "prompt") -> list[Segment]:
 
 def _ids(tokens: object, param: str) -> Ids:
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise bad_request(f"{param} must be a text or a list of token ids, got {clip(str(tokens), 60)}.", param)
+        raise bad_request(f"{param} must be a text or a list of token ids, got {shown(tokens)}.", param)
     return Ids(tuple(tokens))
 
 
@@ -59,27 +59,33 @@ async def answer_completion(gateway: Gateway, body: Json, headers: Mapping[str, 
     loaded = gateway.loaded
     _check(fields)
     segments = prompts_of(fields.prompt)
-    constraint = constraint_of(fields)
+    asked = constraint_of(fields)
     own = request_id("cmpl-", fields.own_id, headers)
-    calls, echoes = list[Call](), list[str]()
+    calls, echoes, samplings = list[Call](), list[str](), dict[int, SamplingParams]()
     for place, segment in enumerate(segments):
-        prompt = (await gateway.prepare([segment], heal=False, param="prompt")).tokens
+        prompt = (await gateway.prepare([segment], heal=False, param="prompt", raw=True)).tokens
         limit = fields.max_tokens
         if limit is None:
             limit = min(DEFAULT_MAX_TOKENS, gateway.room(len(prompt)))
-        gateway.check_length(len(prompt), "prompt", max_tokens=limit)
-        scored = fields.logprobs if fields.echo else None
-        sampling = sampling_of(
-            fields, loaded.info.sampling_defaults, max_tokens=limit, logprobs=fields.logprobs, prompt_logprobs=scored
-        )
-        sampling.check_against(loaded.info.vocabulary_size)
+        if limit not in samplings:
+            samplings[limit] = _sampling(fields, loaded.info, limit)
+        sampling = samplings[limit]
+        gateway.check_output(len(prompt), sampling, "prompt")
         call_id = own if len(segments) == 1 else f"{own}-{place}"
-        calls.append(Call(call_id, tuple(prompt), sampling, constraint, namespace=salt_of(fields.cache_salt)))
+        calls.append(Call(call_id, tuple(prompt), sampling, asked.constraint, namespace=salt_of(fields.cache_salt)))
         if fields.echo:
             echoes.append(
                 segment.text if isinstance(segment, Text) else loaded.tokenizer.decode(segment.tokens, skip_special=False)
             )
-    return Answer(gateway, own, tuple(calls), _CompletionView(_Head(own, name), tuple(calls), tuple(echoes), fields))
+    view = _CompletionView(_Head(own, name), tuple(calls), tuple(echoes), fields)
+    return Answer(gateway, own, tuple(calls), view, asked.params)
+
+
+def _sampling(fields: CompletionRequest, info: ModelInfo, limit: int) -> SamplingParams:
+    scored = fields.logprobs if fields.echo else None
+    sampling = sampling_of(fields, info.sampling_defaults, max_tokens=limit, logprobs=fields.logprobs, prompt_logprobs=scored)
+    sampling.check_against(info.vocabulary_size)
+    return sampling
 
 
 def _check(fields: CompletionRequest) -> None:
@@ -121,8 +127,11 @@ class _CompletionView:
         self._continuous_usage = bool(options and options.continuous_usage_stats)
         self._offsets = dict[int, int]()
 
-    def chunks(self, call: int, event: Event) -> list[object]:
+    def chunks(self, batch: EventBatch) -> list[object]:
         """Text as it comes."""
+        return [chunk for call, event in batch for chunk in self._chunks(call, event)]
+
+    def _chunks(self, call: int, event: Event) -> list[object]:
         sample = self._collected.add(call, event)
         if not self.stream or sample is None or not isinstance(event, Delta | SampleFinished):
             return []

@@ -3,7 +3,8 @@
 Called by the routes after parsing. What can't be enforced is refused by name; two constraints at once too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,7 +13,23 @@ from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import ConstraintFields
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
-__all__ = ["constraint_of", "only_one"]
+__all__ = ["FREE", "Asked", "constraint_of", "only_one", "schema_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The constraint that a request asks for, None for free text, and the field that does."""
+
+    constraint: Constraint | None = None
+    field: str = ""
+
+    @property
+    def params(self) -> Mapping[str | None, str]:
+        """What a refusal is about that names nothing: the engine names every option but the constraint."""
+        return {None: self.field} if self.constraint is not None else {}
+
+
+FREE = Asked()
 
 
 class _SchemaFormat(msgspec.Struct, frozen=True):
@@ -41,82 +58,89 @@ _STRUCTURED_RULES = Rules(
 )
 
 
-def constraint_of(fields: ConstraintFields) -> Constraint | None:
-    """The constraint that a request asks for, None for free text. Raises InvalidRequest where it asks for two."""
-    found = dict[str, Constraint]()
+def constraint_of(fields: ConstraintFields) -> Asked:
+    """The constraint that a request asks for. Raises InvalidRequest where it asks for two."""
+    found = list[Asked]()
     for name, parse in _DIALECTS.items():
         value = getattr(fields, name)
-        constraint = None if value is None else parse(value)
-        if constraint is not None:
-            found[name] = constraint
+        if value is not None:
+            found.append(parse(value, name))
     return only_one(found)
 
 
-def only_one(found: Mapping[str, Constraint]) -> Constraint | None:
-    """The one constraint of `found` (by field name). Raises InvalidRequest where there are more."""
-    if len(found) > 1:
-        names = ", ".join(found)
-        raise bad_request(f"Only one constraint on the output can be given, got {names}.", next(iter(found)))
-    return next(iter(found.values()), None)
+def only_one(found: Iterable[Asked]) -> Asked:
+    """The one constraint of `found`, if any. Raises InvalidRequest where there are more."""
+    asked = [one for one in found if one.constraint is not None]
+    if len(asked) > 1:
+        names = ", ".join(one.field for one in asked)
+        raise bad_request(f"Only one constraint on the output can be given, got {names}.", asked[0].field)
+    return asked[0] if asked else FREE
 
 
-def _json(value: Json | str | bool, whitespace_free: bool | None = None) -> JsonSchema:
+def schema_of(value: Json | str | bool, field: str, *, whitespace: bool = False) -> Asked:
+    """A JSON schema, as text or as the object itself. Raises InvalidRequest where it nests too deeply."""
     try:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     except RecursionError as error:
-        raise bad_request("The JSON schema is nested too deeply.") from error
-    return JsonSchema(text, whitespace="flexible" if whitespace_free is False else "compact")
+        raise bad_request(f"The JSON schema in {field} is nested too deeply.", field) from error
+    return Asked(JsonSchema(text, whitespace="flexible" if whitespace else "compact"), field)
 
 
-def _response_format(value: Json) -> Constraint | None:
-    form = as_request(value, _ResponseFormat, Rules(), "response_format.")
+def _response_format(value: Json, field: str) -> Asked:
+    form = as_request(value, _ResponseFormat, Rules(), field + ".")
     if form.type == "text":
-        return None
+        return FREE
     if form.type == "json_object":
-        return _json({"type": "object"})
+        return schema_of({"type": "object"}, field)
     if form.type == "json_schema":
-        where = "response_format.json_schema"
+        where = field + ".json_schema"
         if form.json_schema is None:
-            raise bad_request(f"{where} is missing; response_format of type json_schema needs it.", where)
-        return _json(as_request(form.json_schema, _SchemaFormat, Rules(), where + ".").schema)
-    raise bad_request(
-        f"response_format.type must be text, json_object or json_schema, got {form.type[:40]!r}.", "response_format.type"
-    )
+            raise bad_request(f"{where} is missing; {field} of type json_schema needs it.", where)
+        return schema_of(as_request(form.json_schema, _SchemaFormat, Rules(), where + ".").schema, field)
+    raise bad_request(f"{field}.type must be text, json_object or json_schema, got {form.type[:40]!r}.", field + ".type")
 
 
-def _structured_outputs(value: Json) -> Constraint | None:
-    where = "structured_outputs."
-    form = as_request(value, _StructuredOutputs, _STRUCTURED_RULES, where)
-    found = dict[str, Constraint]()
+def _structured_outputs(value: Json, field: str) -> Asked:
+    form = as_request(value, _StructuredOutputs, _STRUCTURED_RULES, field + ".")
+    whitespace = form.disable_any_whitespace is False
+    found = list[Asked]()
     if form.json is not None:
-        found[where + "json"] = _json(form.json, form.disable_any_whitespace)
+        found.append(schema_of(form.json, field + ".json", whitespace=whitespace))
     if form.json_object:
-        found[where + "json_object"] = _json({"type": "object"}, form.disable_any_whitespace)
+        found.append(schema_of({"type": "object"}, field + ".json_object", whitespace=whitespace))
     if form.regex is not None:
-        found[where + "regex"] = Regex(form.regex)
+        found.append(_regex(form.regex, field + ".regex"))
     if form.choice is not None:
-        found[where + "choice"] = _choice(form.choice)
+        found.append(_choice(form.choice, field + ".choice"))
     if form.grammar is not None:
-        found[where + "grammar"] = Ebnf(form.grammar)
+        found.append(_ebnf(form.grammar, field + ".grammar"))
     if not found:
-        raise bad_request("structured_outputs must have one of json, json_object, regex, choice, grammar.", "structured_outputs")
+        raise bad_request(f"{field} must have one of json, json_object, regex, choice, grammar.", field)
     return only_one(found)
 
 
-def _choice(options: list[str]) -> Choice:
+def _choice(options: list[str], field: str) -> Asked:
     if not options or not all(options):
-        raise bad_request("A choice needs at least one option, and no option may be empty.", "choice")
-    return Choice(tuple(options))
+        raise bad_request(f"{field} needs at least one option, and no option may be empty.", field)
+    return Asked(Choice(tuple(options)), field)
 
 
-_DIALECTS: Mapping[str, Callable[..., Constraint | None]] = {
+def _regex(pattern: str, field: str) -> Asked:
+    return Asked(Regex(pattern), field)
+
+
+def _ebnf(grammar: str, field: str) -> Asked:
+    return Asked(Ebnf(grammar), field)
+
+
+_DIALECTS: Mapping[str, Callable[..., Asked]] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
-    "regex": Regex,
-    "ebnf": Ebnf,
-    "json_schema": _json,
-    "guided_json": _json,
-    "guided_regex": Regex,
+    "regex": _regex,
+    "ebnf": _ebnf,
+    "json_schema": schema_of,
+    "guided_json": schema_of,
+    "guided_regex": _regex,
     "guided_choice": _choice,
-    "guided_grammar": Ebnf,
+    "guided_grammar": _ebnf,
 }

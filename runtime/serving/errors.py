@@ -3,12 +3,15 @@
 Stands between the handlers, which raise, and the wire. Bodies are OpenAI's nested form; what they echo is bounded.
 """
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from reprlib import Repr
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 
-__all__ = ["ApiError", "api_error", "bad_request", "clip", "error_body"]
+__all__ = ["ApiError", "api_error", "bad_request", "clip", "error_body", "named", "shown"]
 
 MAX_ECHO = 600
 
@@ -54,6 +57,28 @@ class ApiError(BranchpointError, RuntimeError):
 def clip(text: str, limit: int = MAX_ECHO) -> str:
     """`text`, cut to `limit` characters, so that no answer echoes a request at length."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """A short form of `value`, whatever its size and depth, for a message."""
+    short = Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 3, 40, 40, 40
+    return clip(short.repr(value), 80)
+
+
+@contextlib.contextmanager
+def named(names: Mapping[str | None, str]) -> Iterator[None]:
+    """Let what is refused inside be about the request's own field where `names` has one for an option of the runtime."""
+    try:
+        yield
+    except InvalidRequest as error:
+        name = names.get(error.param)
+        if name is None:
+            raise
+        message = str(error)
+        if error.param is not None and message.startswith(error.param):
+            message = name + message.removeprefix(error.param)
+        raise type(error)(message, param=name) from error
 
 
 def bad_request(message: str, param: str | None = None) -> InvalidRequest:

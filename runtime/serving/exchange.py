@@ -5,21 +5,27 @@ Made by the gateway, read by `answer`. Leaving it ends every call that still run
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+import msgspec
 
 from branchpoint.runtime.client import OnEvent
-from branchpoint.runtime.errors import error_from
+from branchpoint.runtime.errors import CapacityError, InvalidRequest, error_from
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, FinishReason, SampleFinished, ScoreCall, Scored, Usage
 
-__all__ = ["Exchange"]
+__all__ = ["NO_NAMES", "Exchange"]
+
+NO_NAMES: Final[Mapping[str | None, str]] = {}
 
 
 class Exchange:
     """A context: entering submits `calls`, leaving aborts those that haven't ended. Belongs to one event loop.
 
-    `usages` are those of the calls that completed, `reasons` those of the samples that ended.
+    The engine gets the calls under ids of their own, so that no request can meet, or end, the calls of another; events carry
+    the callers' ids again. `params` are the request's names for the options that the engine names when it refuses a call (None:
+    a refusal that names none). `usages` are those of the calls that completed, `reasons` those of the samples that ended.
     """
 
     def __init__(
@@ -28,22 +34,31 @@ class Exchange:
         abort: Callable[[str], None],
         calls: tuple[Call | ScoreCall, ...],
         on_exit: Callable[[], None],
+        *,
+        number: int = 0,
+        params: Mapping[str | None, str] = NO_NAMES,
     ) -> None:
         self.usages = list[Usage]()
         self.reasons = list[FinishReason]()
         self._submit = submit
         self._abort = abort
         self._calls = calls
+        self._ids = tuple(f"{call.id}#{number}" for call in calls)
+        self._params = params
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._arrived = deque[tuple[int, Event]]()
-        self._running = {call.id for call in calls}
+        self._running = set(range(len(calls)))
         self._wake = asyncio.Event()
         self._closed = False
 
     def __enter__(self) -> Self:
-        for index, call in enumerate(self._calls):
-            self._submit(call, self._listener(index))
+        try:
+            for index, call in enumerate(self._calls):
+                self._submit(msgspec.structs.replace(call, id=self._ids[index]), self._listener(index))
+        except BaseException:  # no `with` block is entered: nobody else would close it
+            self._close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -62,14 +77,14 @@ class Exchange:
         ready = list[tuple[int, Event]]()
         while self._arrived:
             index, event = self._arrived[0]
-            failure = _failure(event)
+            failure = self._failure(event)
             if failure is not None:
                 if ready:
                     break
                 raise failure
             self._arrived.popleft()
             if isinstance(event, Completed | Scored):
-                self._running.discard(event.id)
+                self._running.discard(index)
                 self.usages.append(event.usage)
             elif isinstance(event, SampleFinished):
                 self.reasons.append(event.reason)
@@ -77,8 +92,9 @@ class Exchange:
         return ready
 
     def fail(self, kind: str, message: str) -> None:
-        """End the request from this side; whoever reads it gets the error after the events that are already there."""
-        self._take(0, Failed(self._calls[0].id, kind, message))
+        """End the request from this side, at once; whoever reads it gets the error after the events that are already there."""
+        self._take(0, Failed(self._ids[0], kind, message))
+        self._abort_running()
 
     def _listener(self, index: int) -> Callable[[Event], None]:
         def on_event(event: Event) -> None:  # on the engine's thread
@@ -91,25 +107,29 @@ class Exchange:
 
     def _take(self, index: int, event: Event) -> None:
         if not self._closed:
-            self._arrived.append((index, event))
+            self._arrived.append((index, msgspec.structs.replace(event, id=self._calls[index].id)))
             self._wake.set()
 
     def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        for call in self._calls:
-            if call.id in self._running:
-                self._abort(call.id)
+        self._abort_running()
         self._arrived.clear()
         self._on_exit()
 
+    def _abort_running(self) -> None:
+        for index in self._running:
+            self._abort(self._ids[index])
+        self._running.clear()
 
-def _failure(event: Event) -> Exception | None:
-    """The error that an event stands for, if any. A sample that was cut by the engine fails its request."""
-    if isinstance(event, Failed):
-        return error_from(event.kind, event.message, event.param)
-    if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
-        kind = "aborted" if event.reason == "abort" else "internal"
-        return error_from(kind, f"Sample {event.index} of the request ended early: {event.stop or event.reason}.")
-    return None
+    def _failure(self, event: Event) -> Exception | None:
+        """The error that an event stands for, if any. A sample that was cut by the engine fails its request."""
+        if isinstance(event, Failed):
+            blames_caller = event.kind in (InvalidRequest.kind, CapacityError.kind)
+            param = self._params.get(event.param, event.param) if blames_caller else event.param
+            return error_from(event.kind, event.message, param)
+        if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
+            kind = "aborted" if event.reason == "abort" else "internal"
+            return error_from(kind, f"Sample {event.index} of the request ended early: {event.stop or event.reason}.")
+        return None

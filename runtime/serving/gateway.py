@@ -5,6 +5,7 @@ One per API process, made before the model is loaded; `server` attaches the engi
 
 import asyncio
 import contextlib
+import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,9 @@ from branchpoint.runtime.client import EngineClient, OnEvent
 from branchpoint.runtime.errors import CapacityError, EngineDead
 from branchpoint.runtime.messages import Call, Ids, ModelInfo, ScoreCall, Segment, Text
 from branchpoint.runtime.metrics import Metrics
+from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
-from branchpoint.runtime.serving.exchange import Exchange
+from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
 from branchpoint.runtime.stats import EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
@@ -29,6 +31,8 @@ __all__ = ["ABORTED", "Gateway", "Loaded", "State", "check_ids", "request_id"]
 T = TypeVar("T")
 
 MAX_ID = 128
+MAX_SAMPLES = 4096
+MAX_OPTION_BYTES = 16 * 2**20
 ABORTED = "The request was aborted through /abort_request."
 
 
@@ -55,6 +59,11 @@ class Loaded:
         """Facts of the model."""
         return self.engine.info
 
+    @property
+    def longest(self) -> int:
+        """Tokens that one sequence can have: those of the context, or of the KV pool where that is smaller."""
+        return min(self.info.context_length, self.info.num_pages * self.info.page_size)
+
 
 class Gateway:
     """Admits requests to the engine, and knows which are open. Belongs to one event loop."""
@@ -64,6 +73,7 @@ class Gateway:
         self._loaded: Loaded | None = None
         self._metrics: Metrics | None = None
         self._open = dict[str, Exchange]()
+        self._numbers = itertools.count(1)
         self._idle = asyncio.Event()
         self._idle.set()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
@@ -96,12 +106,17 @@ class Gateway:
             raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {', '.join(names)}.", param="model")
         return names[0]
 
-    def open(self, request_id: str, calls: tuple[Call | ScoreCall, ...]) -> Exchange:
-        """Start the calls of one request. Raises ApiError 503 when not ready, 400 where a request of this id is in flight."""
+    def open(self, request_id: str, calls: tuple[Call | ScoreCall, ...], params: Mapping[str | None, str] = NO_NAMES) -> Exchange:
+        """Start the calls of one request; `params` as in Exchange.
+
+        Raises ApiError 503 when not ready, 400 where a request of this id is in flight, InvalidRequest for too many samples.
+        """
         loaded = self.loaded
+        _check_amount(calls)
         if request_id in self._open:
             raise ApiError(400, f"A request with id {request_id!r} is still running; ids must be unique.", param="request_id")
-        exchange = Exchange(self._submit, loaded.engine.abort, calls, partial(self._forget, request_id))
+        forget = partial(self._forget, request_id)
+        exchange = Exchange(self._submit, loaded.engine.abort, calls, forget, number=next(self._numbers), params=params)
         self._open[request_id] = exchange
         self._idle.clear()
         return exchange
@@ -138,13 +153,21 @@ class Gateway:
         """Run `work`, which would hold up the event loop, on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def prepare(self, segments: Sequence[Segment], *, heal: bool, param: str) -> Prompt:
-        """Segments as tokens. Raises InvalidRequest for foreign ids and empty prompts, CapacityError for too long ones."""
-        loaded = self.loaded
+    async def prepare(self, segments: Sequence[Segment], *, heal: bool, param: str, raw: bool = False) -> Prompt:
+        """Segments as tokens; in a `raw` prompt, the caller may write special tokens as text.
+
+        Raises InvalidRequest for foreign ids and empty prompts, CapacityError for too long ones.
+        """
+        tokenizer = self.loaded.tokenizer
         if not any(segment.tokens if isinstance(segment, Ids) else segment.text for segment in segments):
             raise bad_request(f"{param} must not be empty.", param)
-        self._check_size(segments, param)
-        prompt = await self.aside(lambda: loaded.tokenizer.prepare(segments, heal=heal))
+        self.check_size(segments, param)
+
+        def tokenise() -> Prompt:
+            given = [part for one in segments for part in (tokenizer.raw(one.text) if raw and isinstance(one, Text) else (one,))]
+            return tokenizer.prepare(given, heal=heal)
+
+        prompt = await self.aside(tokenise)
         if not prompt.tokens:
             raise bad_request(f"{param} must not be empty.", param)
         self.check_length(len(prompt.tokens), param)
@@ -153,9 +176,9 @@ class Gateway:
     async def options(self, segments: Sequence[Segment], options: Sequence[str]) -> ScoredOptions:
         """Options as continuations of segments, in tokens. Raises as `prepare` does."""
         tokenizer = self.loaded.tokenizer
-        self._check_size(segments, "segments")
+        self.check_size(segments, "segments")
         for option in options:
-            self._check_size((Text(option),), "options")
+            self.check_size((Text(option),), "options")
         ready = await self.aside(lambda: tokenizer.options(segments, options))
         self.check_length(len(ready.prompt) + max(map(len, ready.continuations)), "options")
         return ready
@@ -176,31 +199,39 @@ class Gateway:
         """Forget all cached prefixes that no request uses."""
         await asyncio.wrap_future(self.loaded.engine.flush_cache())
 
-    def _check_size(self, segments: Sequence[Segment], param: str) -> None:
+    def check_size(self, segments: Sequence[Segment], param: str) -> None:
         """Refuse foreign ids, and what is too long whatever its tokens, before the time for tokenising is spent."""
         loaded = self.loaded
         size = 0
         for segment in segments:
-            if isinstance(segment, Text):
-                size += -(-len(segment.text.encode()) // loaded.longest_token)
-            else:
-                size += len(segment.tokens)
-                check_ids(segment.tokens, loaded.info.vocabulary_size, param)
+            size += -(-len(segment.text.encode()) // loaded.longest_token) if isinstance(segment, Text) else len(segment.tokens)
         self.check_length(size, param, at_least="at least ")
+        for segment in segments:
+            if isinstance(segment, Ids):
+                check_ids(segment.tokens, loaded.info.vocabulary_size, param)
 
-    def check_length(self, tokens: int, param: str, *, max_tokens: int = 0, at_least: str = "") -> None:
-        """Raise CapacityError where the prompt, with what it asks for, doesn't fit in the context."""
-        limit = self.loaded.info.context_length
-        head = f"This model's maximum context length is {limit} tokens."
-        if tokens > limit:
-            raise CapacityError(f"{head} However, your {param} contains {at_least}{tokens} tokens. Shorten it.", param=param)
-        if tokens + max_tokens > limit:
-            asked = f"{tokens + max_tokens} tokens ({tokens} in {param}, {max_tokens} for the completion)"
-            raise CapacityError(f"{head} However, you requested {asked}. Reduce either.", param="max_tokens")
+    def check_length(self, tokens: int, param: str, *, at_least: str = "") -> None:
+        """Raise CapacityError where a prompt of so many tokens doesn't fit in the context, or in the KV pool."""
+        info = self.loaded.info
+        if tokens > self.loaded.longest:
+            raise CapacityError(
+                f"{_limits(info)} However, your {param} contains {at_least}{tokens} tokens. Shorten it.", param=param
+            )
+
+    def check_output(self, tokens: int, sampling: SamplingParams, param: str) -> None:
+        """Raise CapacityError where what `sampling` asks for doesn't fit behind a prompt of so many tokens."""
+        info = self.loaded.info
+        self.check_length(tokens, param)
+        name, wanted = "max_tokens", sampling.max_tokens
+        if wanted is None:
+            name, wanted = ("min_tokens", sampling.min_tokens) if sampling.min_tokens else ("max_tokens", 1)
+        if tokens + wanted > self.loaded.longest:
+            asked = f"{tokens + wanted} tokens ({tokens} in {param}, {wanted} for the completion)"
+            raise CapacityError(f"{_limits(info)} However, you requested {asked}. Reduce either.", param=name)
 
     def room(self, tokens: int) -> int:
         """How many tokens can follow a prompt of `tokens`; at least 1, so that a full prompt is refused as such."""
-        return max(1, self.loaded.info.context_length - tokens)
+        return max(1, self.loaded.longest - tokens)
 
     def close(self) -> None:
         """Give back the threads."""
@@ -214,6 +245,33 @@ class Gateway:
         del self._open[request_id]
         if not self._open:
             self._idle.set()
+
+
+def _check_amount(calls: tuple[Call | ScoreCall, ...]) -> None:
+    """Refuse what would be many requests in one, and options that can't travel. Calls of one request share their options."""
+    samples = sum(call.sampling.n if isinstance(call, Call) else len(call.continuations) for call in calls)
+    if samples > MAX_SAMPLES:
+        raise bad_request(f"The request asks for {samples} outputs at once; at most {MAX_SAMPLES} can be had. Split it.", "n")
+    total, sizes = 0, dict[int, int]()
+    for call in calls:
+        options = (call.sampling, call.constraint, call.hints) if isinstance(call, Call) else (call.hints,)
+        if id(options[0]) not in sizes:
+            try:
+                sizes[id(options[0])] = len(msgspec.msgpack.encode(options))
+            except OverflowError as error:
+                raise bad_request("The request holds an integer that 64 bits can't.") from error
+        total += sizes[id(options[0])]
+    if total > MAX_OPTION_BYTES:
+        raise bad_request(
+            f"The options of {len(calls)} prompts take {total} bytes; at most {MAX_OPTION_BYTES} can be had. Split it."
+        )
+
+
+def _limits(info: ModelInfo) -> str:
+    """What bounds a request, in words that clients of other servers look for."""
+    context = f"This model's maximum context length is {info.context_length} tokens"
+    pool = info.num_pages * info.page_size
+    return f"{context}." if pool >= info.context_length else f"{context}, and this server's KV pool holds {pool}."
 
 
 def check_ids(tokens: Sequence[int], vocabulary_size: int, param: str) -> None:

@@ -5,7 +5,8 @@ Beside `generate`, which parses; both are views for `answer`.
 
 import time
 
-from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished
+from branchpoint.runtime.messages import Call, Completed, Delta
+from branchpoint.runtime.serving.answer import EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.logprobs import native_logprobs, native_top_logprobs
 from branchpoint.runtime.serving.wire import Json
@@ -19,9 +20,9 @@ class EventsView:
     stream = True
     lines = True
 
-    def chunks(self, call: int, event: Event) -> list[object]:
-        """The event itself."""
-        return [event]
+    def chunks(self, batch: EventBatch) -> list[object]:
+        """The events themselves."""
+        return [event for _, event in batch]
 
     def tail(self) -> list[object]:
         """Nothing: the terminal event was the end."""
@@ -33,7 +34,11 @@ class EventsView:
 
 
 class GenerateView:
-    """SGLang's `{text, output_ids, meta_info}`: one, or a list where several prompts or samples were asked for."""
+    """SGLang's `{text, output_ids, meta_info}`: one, or a list where several prompts or samples were asked for.
+
+    In a stream, each object is the sample so far; the last one, with the finish reason, comes when its call has ended, since only
+    then all counts are known. What a slow reader has missed is told once.
+    """
 
     lines = False
 
@@ -46,17 +51,20 @@ class GenerateView:
         self._text = text
         self._began = time.monotonic()
 
-    def chunks(self, call: int, event: Event) -> list[object]:
-        """The sample so far, whole, at every event of it."""
-        sample = self._collected.add(call, event)
-        if not self.stream or sample is None or not isinstance(event, Delta | SampleFinished):
-            return []
-        if sample.reason is not None and isinstance(event, Delta):
-            return []
-        chunk = self._object(call, sample)
-        if self._many:
-            chunk["index"] = call * self._calls[call].sampling.n + event.index
-        return [chunk]
+    def chunks(self, batch: EventBatch) -> list[object]:
+        """The samples that the events belong to."""
+        grown = dict[tuple[int, int], None]()
+        for call, event in batch:
+            self._collected.add(call, event)
+            if isinstance(event, Delta):
+                grown[call, event.index] = None
+            elif isinstance(event, Completed):
+                grown |= dict.fromkeys((call, index) for index in range(self._calls[call].sampling.n))
+        return [self._chunk(call, index) for call, index in grown] if self.stream else []
+
+    def _chunk(self, call: int, index: int) -> Json:
+        chunk = self._object(call, self._collected.samples[call][index])
+        return chunk | {"index": call * self._calls[call].sampling.n + index} if self._many else chunk
 
     def tail(self) -> list[object]:
         """Nothing more."""
@@ -72,7 +80,7 @@ class GenerateView:
         usage = self._collected.usages[call]
         meta: Json = {
             "id": self._id,
-            "finish_reason": self._finish(sample),
+            "finish_reason": self._finish(sample) if usage else None,
             "prompt_tokens": len(asked.prompt),
             "completion_tokens": len(sample.tokens),
             "cached_tokens": usage.cached_tokens if usage else 0,

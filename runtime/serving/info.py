@@ -15,9 +15,12 @@ from starlette.responses import Response
 from branchpoint.runtime.metrics import CONTENT_TYPE
 from branchpoint.runtime.serving.errors import ApiError
 from branchpoint.runtime.serving.gateway import ABORTED, Gateway, State
-from branchpoint.runtime.serving.wire import Json, Rules, as_request, decode_object
+from branchpoint.runtime.serving.wire import Json, Rules, as_request, decode_object, read_body
 
 __all__ = ["info_router", "json_response", "version"]
+
+
+ABORT_BYTES = 2**16
 
 
 class _AbortRequest(msgspec.Struct, frozen=True):
@@ -80,7 +83,9 @@ def _add_health(router: APIRouter, gateway: Gateway) -> None:
 
     for path in ("/health", "/health_generate", "/readyz", "/ready", "/ping"):
         router.add_api_route(path, ready, methods=["GET"])
+        router.add_api_route(path, ready, methods=["HEAD"], include_in_schema=False)  # what load balancers ask
     router.add_api_route("/livez", alive, methods=["GET"])
+    router.add_api_route("/livez", alive, methods=["HEAD"], include_in_schema=False)
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -114,7 +119,8 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
 
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
-        fields = as_request(decode_object(await request.body()), _AbortRequest, Rules(refused={"abort_message": ()}))
+        body = decode_object(await read_body(request, ABORT_BYTES))
+        fields = as_request(body, _AbortRequest, Rules(refused={"abort_message": ()}))
         if fields.rid is None and not fields.abort_all:
             raise ApiError(400, "rid must name a request, or abort_all be true.", param="rid")
         count = gateway.fail_all("aborted", ABORTED) if fields.abort_all else gateway.abort(fields.rid or "")

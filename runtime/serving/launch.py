@@ -34,7 +34,7 @@ def launch(config: EngineConfig, options: ServerOptions) -> int:
 
     def give_up() -> None:
         for child in multiprocessing.active_children():
-            child.terminate()
+            child.kill()  # it ignores SIGTERM
 
     async def run() -> int:
         return await Server(options, Loading(load, give_up), console.print).run(listener)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from branchpoint.runtime.messages import Event, Hints, ScoreCall, Scored, Segment
-from branchpoint.runtime.serving.answer import Answer
+from branchpoint.runtime.messages import Hints, ScoreCall, Scored, Segment
+from branchpoint.runtime.serving.answer import Answer, EventBatch
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import salt_of
 from branchpoint.runtime.serving.gateway import Gateway, request_id
@@ -80,10 +80,9 @@ class _ScoreView:
         self._skips = skips  # leading tokens that carry no byte of the option
         self._scored: Scored | None = None
 
-    def chunks(self, call: int, event: Event) -> list[object]:
+    def chunks(self, batch: EventBatch) -> list[object]:
         """Keep the scores."""
-        if isinstance(event, Scored):
-            self._scored = event
+        self._scored = next((event for _, event in batch if isinstance(event, Scored)), self._scored)
         return []
 
     def tail(self) -> list[object]:

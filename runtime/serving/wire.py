@@ -20,6 +20,8 @@ Json = dict[str, object]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MAX_CONTAINERS = 2**18
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -56,6 +58,8 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def decode_object(raw: bytes) -> Json:
     """A JSON object. Raises InvalidRequest for anything else: broken or too deep JSON, lone surrogates, numbers out of range."""
+    if raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:  # each costs far more time and memory than its two bytes
+        raise bad_request(f"The request body holds more than {MAX_CONTAINERS} lists and objects.")
     try:
         value = msgspec.json.decode(raw)
     except RecursionError as error:

@@ -14,7 +14,14 @@ from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
 from tests.runtime.serving_fake import EOS, VOCABULARY, FakeEngine
 
-__all__ = ["Site", "open_site", "tokenizer"]
+__all__ = ["BASE", "BOTH", "Site", "open_site", "refusal", "tokenizer"]
+
+BOTH = ("/v1/chat/completions", "/v1/completions")
+BASE: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/completions": {"prompt": "hi"},
+    "/generate": {"text": "hi"},
+}
 
 
 @dataclass
@@ -51,3 +58,14 @@ async def open_site(*, loaded: bool = True, **options: object) -> AsyncIterator[
         yield Site(http, engine, gateway, app)
     assert gateway.num_open == 0, "a request was left open"
     gateway.close()
+
+
+def refusal(response: httpx.Response, status: int = 400, param: str | None = None) -> str:
+    """The message of a well-formed error body."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == status and isinstance(error["code"], int)
+    assert error["param"] == param, error
+    assert len(response.content) < 2000
+    return error["message"]

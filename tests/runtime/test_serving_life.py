@@ -25,8 +25,9 @@ async def until(condition: Callable[[], bool]) -> None:
 class Client:
     """A raw ASGI client that can go away in the middle."""
 
-    def __init__(self, site: Site, path: str, body: dict[str, object]) -> None:
+    def __init__(self, site: Site, path: str, body: dict[str, object], *, slow: bool = False) -> None:
         self.sent = list[dict]()
+        self._slow = slow
         self._incoming = asyncio.Queue[dict]()
         self._incoming.put_nowait({"type": "http.request", "body": json.dumps(body).encode(), "more_body": False})
         scope = {
@@ -46,6 +47,8 @@ class Client:
 
     async def _send(self, message: dict) -> None:
         self.sent.append(message)
+        if self._slow and len(self.sent) > 1:
+            await asyncio.Event().wait()  # its buffers are full, and it reads no more
 
     def go(self) -> None:
         self._incoming.put_nowait({"type": "http.disconnect"})
@@ -98,10 +101,49 @@ async def test_abort_request_ends_exactly_the_named_one(site: Site) -> None:
     two = asyncio.create_task(site.complete(request_id="job-11"))
     await until(lambda: len(site.engine.held) == 2)
     assert (await site.post("/abort_request", rid="job-1")).json() == {"aborted": 1}
-    assert (await one).status_code == 499 and site.engine.aborted == ["job-1"]
+    assert (await one).status_code == 499 and site.engine.aborted == [site.engine.calls[0].id]
     site.engine.release()
     assert (await two).status_code == 200
     assert (await site.post("/abort_request")).status_code == 400
+
+
+async def test_an_abort_ends_the_calls_though_the_client_reads_slowly(site: Site) -> None:
+    site.engine.hold = True
+    client = Client(site, "/v1/completions", {"prompt": "hi", "stream": True, "request_id": "slow"}, slow=True)
+    await until(lambda: bool(site.engine.held))
+    call, on_event = site.engine.held[0]
+    on_event(Delta(call.id, 0, "a", (97,)))
+    await until(lambda: len(client.sent) == 2)
+    assert (await site.post("/abort_request", rid="slow")).json() == {"aborted": 1}
+    assert site.engine.aborted == [call.id] and not client.task.done()
+    client.go()
+    await asyncio.wait_for(client.task, 1)
+
+
+async def test_requests_whose_ids_look_like_anothers_calls_disturb_nobody(site: Site) -> None:
+    site.engine.hold = True
+    several = asyncio.create_task(site.complete(prompt=["a", "b"], request_id="job"))
+    await until(lambda: len(site.engine.held) == 2)
+    likely = asyncio.create_task(site.complete(request_id="job-0"))
+    await until(lambda: len(site.engine.held) == 3)
+    ids = [call.id for call in site.engine.calls]
+    assert len(set(ids)) == 3
+    await site.post("/abort_request", rid="job-0")
+    assert (await likely).status_code == 499 and site.engine.aborted == ids[2:]
+    again = asyncio.create_task(site.complete(request_id="job-0"))  # its abort may not have reached the engine yet
+    await until(lambda: len(site.engine.held) == 4)
+    assert site.engine.calls[-1].id not in ids
+    site.engine.release()
+    assert (await several).status_code == 200 and (await again).json()["id"] == "job-0"
+
+
+async def test_a_call_that_cant_be_sent_leaves_nothing_open(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_given: object) -> None:
+        raise OSError("no socket")
+
+    monkeypatch.setattr(site.engine, "submit", broken)
+    assert (await site.complete(prompt=["a", "b"])).status_code == 500
+    assert site.gateway.num_open == 0
 
 
 async def test_flushing_waits_for_quiet(site: Site) -> None:

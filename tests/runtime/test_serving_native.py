@@ -1,13 +1,27 @@
 """SGLang's /generate and Branchpoint's own routes: shapes, batches, cumulative streams, events, scores, tokens, control."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
+import httpx
 import msgspec
 import pytest
 
 from branchpoint.constrained.spec import JsonSchema, Regex
-from branchpoint.runtime.messages import Call, Completed, Delta, Event, Failed, Hints, Ids, SampleFinished, ScoreCall, Text
+from branchpoint.runtime.messages import (
+    Call,
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    Hints,
+    Ids,
+    SampleFinished,
+    ScoreCall,
+    Text,
+    Usage,
+)
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.serving_site import Site, open_site
 
@@ -65,14 +79,73 @@ async def test_logprobs_with_alternatives(site: Site) -> None:
     assert meta["output_top_logprobs"] == [[[-2.0, 97, "a"], [-3.0, 98, "b"]]]
 
 
-async def test_streamed_text_is_cumulative(site: Site) -> None:
-    response = await site.post("/generate", text="hi", stream=True, sampling_params={"max_new_tokens": 2})
+def streamed(response: httpx.Response) -> list[dict]:
+    assert response.status_code == 200, response.text
     parts = [part.removeprefix("data: ") for part in response.text.split("\n\n")]
     assert parts[-2:] == ["[DONE]", ""]
-    chunks = [json.loads(part) for part in parts[:-2]]
+    return [json.loads(part) for part in parts[:-2]]
+
+
+async def test_streamed_text_is_cumulative_and_the_last_object_has_every_count(site: Site) -> None:
+    site.engine.hold = True
+    asking = asyncio.create_task(site.post("/generate", text="hi", stream=True, sampling_params={"max_new_tokens": 2}))
+    while not site.engine.held:
+        await asyncio.sleep(0)
+    call, on_event = site.engine.held[0]
+    for place, text in enumerate("ab"):
+        on_event(Delta(call.id, 0, text, (97 + place,)))
+        await asyncio.sleep(0.005)
+    on_event(SampleFinished(call.id, 0, "length"))
+    await asyncio.sleep(0.005)
+    on_event(Completed(call.id, Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=2)))
+    chunks = streamed(await asking)
     assert [chunk["text"] for chunk in chunks] == ["a", "ab", "ab"]
     assert [chunk["meta_info"]["finish_reason"] for chunk in chunks[:2]] == [None, None]
-    assert chunks[-1]["meta_info"]["finish_reason"]["type"] == "length"
+    assert chunks[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
+    assert chunks[-1]["meta_info"]["cached_tokens"] == 1
+
+
+async def test_what_a_slow_reader_missed_is_told_once(site: Site) -> None:
+    options = {"sampling_params": {"max_new_tokens": 20, "n": 2}, "stream": True}
+    chunks = streamed(await site.post("/generate", text=["hi", "ho"], **options))  # all events are there before the first is read
+    assert [chunk["index"] for chunk in chunks] == [0, 1, 2, 3]
+    assert {chunk["text"] for chunk in chunks} == {"abcdefghijklmnopqrst"}
+
+
+async def test_each_prompt_of_a_list_may_have_options_of_its_own(site: Site) -> None:
+    body = await generate(
+        site,
+        text=["a", "b"],
+        sampling_params=[{"max_new_tokens": 1}, {"max_new_tokens": 2, "regex": "b"}],
+        return_logprob=[False, True],
+        logprob_start_len=[-1, 0],
+        top_logprobs_num=[0, 1],
+    )
+    assert [one["text"] for one in body] == ["a", "ab"]
+    assert ["output_top_logprobs" in one["meta_info"] for one in body] == [False, True]
+    first, second = site.engine.calls
+    assert isinstance(first, Call) and isinstance(second, Call)
+    assert (first.constraint, second.constraint) == (None, Regex("b"))
+    for wrong in (
+        {"sampling_params": [{}]},
+        {"sampling_params": [{}, {}, {}]},
+        {"return_logprob": []},
+        {"sampling_params": [{"n": 1}, {"n": 2}]},
+    ):
+        response = await site.post("/generate", text=["a", "b"], **wrong)
+        assert response.status_code == 400 and response.json()["error"]["param"] == next(iter(wrong))
+    assert (await site.post("/generate", text="a", sampling_params=[{}])).status_code == 400
+
+
+async def test_special_tokens_are_parsed_in_raw_prompts(site: Site) -> None:
+    await generate(site, text="a<|end|>b")
+    assert last_call(site).prompt == (97, 299, 98)
+    await site.complete(prompt="<|end|>b")
+    assert last_call(site).prompt == (299, 98)
+    for options in ({}, {"add_special_tokens": False}):
+        assert (await site.post("/tokenize", prompt="a<|end|>b", **options)).json()["tokens"] == [97, 299, 98]
+    await generate(site, text=None, segments=[{"type": "text", "text": "<|end|>"}])
+    assert 299 not in last_call(site).prompt
 
 
 async def test_several_constraints_or_prompts_are_refused(site: Site) -> None:
@@ -121,7 +194,8 @@ async def test_the_languages_request_becomes_exactly_its_call(site: Site) -> Non
     assert events[0].logprobs[0].text == b"a"
     call = last_call(site)
     assert call.prompt == (299, *b"<|end|>", 1, 2, *b"hi")
-    assert (call.sampling, call.constraint, call.hints, call.namespace, call.id) == (sampling, constraint, hints, "tenant", "own")
+    assert (call.sampling, call.constraint, call.hints, call.namespace) == (sampling, constraint, hints, "tenant")
+    assert {event.id for event in events} == {"own"}
 
 
 async def test_failures_among_events_are_the_runtimes_own(site: Site) -> None:

@@ -63,6 +63,16 @@ def test_no_space_is_made_up_after_generated_tokens(sentencepiece: Tokenizer) ->
     assert sentencepiece.decode(tokens) == " hellolhello"
 
 
+def test_a_raw_prompt_may_name_special_tokens_and_begins_as_any_other(sentencepiece: Tokenizer) -> None:
+    def tokens(text: str) -> list[bytes]:
+        return spelled(sentencepiece, sentencepiece.encode_segments(sentencepiece.raw(text)))
+
+    assert tokens("hello") == tokens("<s>hello") == [b"<s>", b" hello"]
+    assert tokens("[INST]hello")[:2] == [b"<s>", b"[INST]"]
+    assert tokens("hello[INST]") == [b"<s>", b" hello", b"[INST]"]
+    assert sentencepiece.raw("a</s>b") == (Text("a"), Text("</s>", special=True), Text("b"))
+
+
 def test_options_count_from_their_own_bytes_in_sentencepiece_too(sentencepiece: Tokenizer) -> None:
     scored = sentencepiece.options([Text("he")], ["llo", "lo"])
     assert spelled(sentencepiece, scored.prompt) == [b"<s>"]
