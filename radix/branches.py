@@ -76,6 +76,12 @@ class Branches:
                 if node is not root:
                     yield name, node
 
+    def touch(self, node: Node, now: float) -> None:
+        """`node` is used now."""
+        node.last_used = now
+        self.queue.used(node)
+        self.host_queue.used(node)
+
     def split(self, node: Node, offset: int, now: float) -> Node:
         """Cut the edge of `node` in two; returns the upper part, which has no hints."""
         upper = node.split(offset, self.size)
@@ -161,6 +167,7 @@ class Branches:
         self._drop_slots(slots)
         del node.slots[len(node.slots) - len(slots) :]
         node.cut = True
+        self.queue.again(node, now)
         self._settle(node, now)
         return self.pool.uncache(pages)
 

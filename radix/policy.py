@@ -1,11 +1,11 @@
 """In which order leaves are evicted: what was said to be finished, then by priority, then least recently used.
 
-What is said to come back goes after the rest of its priority, the latest return first. Among equals a leaf that was begun to
-be cut is finished first, so that whole conversations go and not the tail of each. A heap with one entry for each leaf; a leaf
-that was used since is put back when it comes up, so that a match costs the heap nothing.
+What is said to come back goes after the rest of its priority, the latest return first. Among equals a leaf that was begun to be
+cut is finished first, so that whole conversations go and not the tail of each.
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
@@ -36,61 +36,99 @@ def rank(node: Node, now: float) -> Rank:
 class EvictionQueue:
     """Nodes that `is_due` for eviction, ready to be taken in the order in which they should go.
 
-    A node that isn't due any longer is left out when it comes up; who makes it due again pushes it again.
+    Most are in a list by last use, where entering, using and taking cost the same however many there are. What ranks otherwise,
+    or is entered late, is in a heap. A node that isn't due any longer is left out when it comes up; who makes it due again pushes
+    it again.
     """
 
     def __init__(self, is_due: Callable[[Node], bool]) -> None:
         self._is_due = is_due
+        self._by_use: OrderedDict[Node, None] = OrderedDict()  # plain ones of priority 0, by `last_used`
         self._heap: list[tuple[Rank, int, Node]] = []
         self._timers: list[tuple[float, int, Node]] = []  # when a hint ends and its node falls back
-        self._tickets: dict[Node, int] = {}  # entries with another ticket are stale
+        self._tickets: dict[Node, int] = {}  # of nodes in the heap; entries with another ticket are stale
         self._count = count()
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._by_use) + len(self._tickets)
 
     def __contains__(self, node: Node) -> bool:
-        return node in self._tickets
+        return node in self._by_use or node in self._tickets
 
     def push(self, node: Node, now: float) -> None:
         """Enter a node; one that is entered already stays where it is."""
-        if node not in self._tickets and self._is_due(node):
+        if node not in self and self._is_due(node):
             self._enter(node, now)
 
+    def used(self, node: Node) -> None:
+        """`node` was used just now, later than any other."""
+        if node in self._by_use:
+            self._by_use.move_to_end(node)
+
     def again(self, node: Node, now: float) -> None:
-        """The hints on `node` have changed: move it, if it is entered."""
-        if node in self._tickets:
+        """What was said about `node` has changed: move it, if it is entered."""
+        if node in self:
+            self.discard(node)
             self._enter(node, now)
 
     def discard(self, node: Node) -> None:
         """`node` leaves the tree."""
+        self._by_use.pop(node, None)
         self._tickets.pop(node, None)
 
     def pop(self, now: float, limit: Rank | None = None) -> Node | None:
         """Take the node that should go first; None when there is none, or it ranks behind `limit`."""
-        self._fall(now)
-        while self._heap:
-            noted, ticket, node = self._heap[0]
-            entered = self._tickets.get(node) == ticket
-            if entered and limit is not None and noted > limit:
-                return None
-            heapq.heappop(self._heap)
-            if not entered:
-                continue
-            del self._tickets[node]
-            if self._is_due(node):
-                if noted == rank(node, now):
-                    return node
+        while self._timers and self._timers[0][0] <= now:
+            _, ticket, node = heapq.heappop(self._timers)
+            if self._tickets.get(node) == ticket:
                 self._enter(node, now)
-        return None
+        top = self._top(now)  # first, since it may enter others by use
+        first = self._first_by_use()
+        place = rank(first, now) if first else None
+        if top and (place is None or top[0] < place):
+            place, first = top[0], top[2]
+        if first is None or (limit is not None and place is not None and place > limit):
+            return None
+        self.discard(first)
+        return first
 
     def clear(self) -> None:
         """Forget all."""
+        self._by_use.clear()
         self._heap.clear()
         self._timers.clear()
         self._tickets.clear()
 
+    def _first_by_use(self) -> Node | None:
+        while self._by_use:
+            node = next(iter(self._by_use))
+            if self._is_due(node):
+                return node
+            del self._by_use[node]
+        return None
+
+    def _top(self, now: float) -> tuple[Rank, int, Node] | None:
+        """The first entry of the heap that is still true; those used since their entry move to where they belong."""
+        while self._heap:
+            noted, ticket, node = entry = self._heap[0]
+            if self._tickets.get(node) == ticket:
+                if self._is_due(node):
+                    if noted == rank(node, now):
+                        return entry
+                    heapq.heappop(self._heap)
+                    self._enter(node, now)
+                    continue
+                del self._tickets[node]
+            heapq.heappop(self._heap)
+        return None
+
     def _enter(self, node: Node, now: float) -> None:
+        if node.hint is None and not node.cut and node.priority == 0:
+            last = next(reversed(self._by_use), None)
+            if last is None or last.last_used <= node.last_used:
+                self._tickets.pop(node, None)
+                self._by_use[node] = None
+                return
         ticket = self._tickets[node] = next(self._count)
         heapq.heappush(self._heap, (rank(node, now), ticket, node))
         change = node.hint.changes(now) if node.hint else None
@@ -98,13 +136,6 @@ class EvictionQueue:
             heapq.heappush(self._timers, (change, ticket, node))
         if len(self._heap) + len(self._timers) > 3 * len(self._tickets) + STALE:
             self._sweep()
-
-    def _fall(self, now: float) -> None:
-        """Move the nodes whose hints have ended."""
-        while self._timers and self._timers[0][0] <= now:
-            _, ticket, node = heapq.heappop(self._timers)
-            if self._tickets.get(node) == ticket:
-                self._enter(node, now)
 
     def _sweep(self) -> None:
         """Take out stale entries."""

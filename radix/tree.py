@@ -87,8 +87,8 @@ class RadixTree:
         now = self._clock()
         reached = handle.host.end + 1  # a caller always computes a token itself: the last of what it asked for
         for node in handle.path:
-            node.last_used = now
             node.hits += 1
+            self._branches.touch(node, now)
             if node.end <= reached:
                 node.cut = False
                 if node.hint is not None:
@@ -247,7 +247,8 @@ class RadixTree:
         if path and start < path[-1].end and (start < length or priority > self._priority(path[-1], now)):
             path[-1] = branches.split(path[-1], start - path[-1].start, now)
         for node in path:
-            node.last_used, node.cut = now, False
+            self._branches.touch(node, now)
+            node.cut = False
             node.priority = max(node.priority, min(priority, 0))
             if node.hint is not None:
                 self._weigh(node, now)
