@@ -16,7 +16,7 @@ from typing import get_args
 import branchpoint as bp
 from benchmarks.report import Figure, Report
 from benchmarks.traces.recorder import Answered, Recorder
-from benchmarks.traces.replay import replay
+from benchmarks.traces.replay import Replay
 from benchmarks.traces.reuse import Reuse
 from benchmarks.traces.shapes import SHAPES, Shape
 from branchpoint.lang.program import Program
@@ -74,7 +74,8 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self._client = self._load(options, radix_cache=True)
         self._recorder = Recorder(self._client)
-        self._engine = bp.Engine.around(self._recorder, self._client.tokenizer)
+        self._tokenizer = self._client.tokenizer
+        self._engine = bp.Engine.around(self._recorder, self._tokenizer)
         self._uncached = self._load(options, radix_cache=False)
 
     @staticmethod
@@ -104,11 +105,12 @@ class Bench:
             log, calls = self._recorder.log, self._recorder.calls
             found.program_reuse.add(log)
             self._engine.flush_cache()
-            raw: list[list[tuple[str, Answered]]] = []
-            found.raw.append(seconds(lambda calls=calls, raw=raw: raw.append(replay(self._client, calls))))  # type: ignore[misc]  # bound early
-            found.raw_reuse.add(raw[0])
+            raw, plain = Replay(self._client, self._tokenizer, calls), Replay(self._uncached, self._tokenizer, calls)
+            logs: list[list[tuple[str, Answered]]] = []
+            found.raw.append(seconds(lambda raw=raw, logs=logs: logs.append(raw.run())))  # type: ignore[misc]  # bound early
+            found.raw_reuse.add(logs[0])
             if run < uncached_runs:
-                found.uncached.append(seconds(lambda calls=calls: replay(self._uncached, calls)))  # type: ignore[misc]  # bound early
+                found.uncached.append(seconds(plain.run))
         return found
 
     def close(self) -> None:

@@ -110,8 +110,10 @@ class Recorder:
 
 
 def _precedes(earlier: Call | ScoreCall, later: Call | ScoreCall) -> bool:
-    """Whether a client would have needed the answer to `earlier`: same program, and the same branch, one above or one below."""
+    """Whether a client would have waited for `earlier`, which had ended: only branches of one fork don't wait for each other."""
     if earlier.hints.program != later.hints.program:
         return False
-    shorter = min(len(earlier.hints.path), len(later.hints.path))
-    return earlier.hints.path[:shorter] == later.hints.path[:shorter]
+    for place, (one, other) in enumerate(zip(earlier.hints.path, later.hints.path, strict=False)):
+        if one != other:
+            return place % 2 == 0  # a path alternates the number of a fork and that of a branch
+    return True

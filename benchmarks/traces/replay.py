@@ -1,6 +1,7 @@
 """Sends recorded calls again as a client would that has no language: independent requests, each as soon as it could be made.
 
-They carry token ids, the kindest form, but no hints; a select is a request for each option.
+They have no hints, and a select is a request for each option. Each prompt's text is tokenised, as a server must, but then goes
+on as the recorded ids, the kindest form: text made again into tokens may not be the tokens whose KV is there.
 """
 
 import secrets
@@ -12,25 +13,22 @@ import msgspec
 from benchmarks.traces.recorder import Answered, watched
 from branchpoint.runtime.client import EngineClient
 from branchpoint.runtime.messages import Call, Hints, ScoreCall
+from branchpoint.runtime.tokenizer import Tokenizer
 
-__all__ = ["replay"]
-
-
-def replay(client: EngineClient, calls: Sequence[Answered]) -> list[tuple[str, Answered]]:
-    """Make `calls` again and wait for all. Returns the log, as a Recorder's."""
-    sending = _Sending(client, calls)
-    sending.start()
-    sending.done.wait()
-    return sending.log
+__all__ = ["Replay"]
 
 
-class _Sending:
-    def __init__(self, client: EngineClient, calls: Sequence[Answered]) -> None:
-        self.done = threading.Event()
-        self.log: list[tuple[str, Answered]] = []
+class Replay:
+    """`calls`, recorded from programs, made again on `client`. Use it once."""
+
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, calls: Sequence[Answered]) -> None:
         self._client = client
+        self._tokenizer = tokenizer
+        self._log: list[tuple[str, Answered]] = []
+        self._done = threading.Event()
         self._lock = threading.Lock()
         self._requests = {original: _requests(original.call) for original in calls}
+        self._texts = {original: tokenizer.decode(original.call.prompt, skip_special=False) for original in calls}
         self._open = {original: len(requests) for original, requests in self._requests.items()}
         self._missing = {original: len(original.waits_for) for original in calls}
         self._later: dict[Answered, list[Answered]] = {original: [] for original in calls}
@@ -38,20 +36,24 @@ class _Sending:
             for needed in original.waits_for:
                 self._later[needed].append(original)
 
-    def start(self) -> None:
+    def run(self) -> list[tuple[str, Answered]]:
+        """Make all calls and wait for their ends. Returns the log, as a Recorder's."""
         for original in [original for original, missing in self._missing.items() if missing == 0]:
             self._send(original)
+        self._done.wait()
+        return self._log
 
     def _send(self, original: Answered) -> None:
         for call in self._requests[original]:
+            self._tokenizer.encode(self._texts[original], special=True)
             answered = Answered(call)
-            self.log.append(("made", answered))
+            self._log.append(("made", answered))
             self._client.submit(call, watched(answered, lambda answered=answered: self._ended(original, answered)))  # type: ignore[misc]  # bound early
 
     def _ended(self, original: Answered, answered: Answered) -> None:
         ready = []
         with self._lock:
-            self.log.append(("ended", answered))
+            self._log.append(("ended", answered))
             self._open[original] -= 1
             if self._open[original] == 0:
                 del self._open[original]
@@ -62,7 +64,7 @@ class _Sending:
         for later in ready:
             self._send(later)
         if not self._open:
-            self.done.set()
+            self._done.set()
 
 
 def _requests(call: Call | ScoreCall) -> list[Call | ScoreCall]:
