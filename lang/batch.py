@@ -61,7 +61,7 @@ def _as_completed(
         return
     with contextlib.ExitStack() as stack:
         advance = stack.enter_context(_progress(len(jobs))) if progress_bar else None
-        executor = stack.enter_context(Executor(backend, max_concurrency=jobs[0].max_concurrency))
+        executor = stack.enter_context(Executor(backend, max_concurrency=jobs[0].config.max_concurrency))
         pool = stack.enter_context(futures.ThreadPoolExecutor(threads, thread_name_prefix="branchpoint-batch"))
         stack.callback(_stop, executor, pool)
         running = {pool.submit(_one, job, backend, executor): index for index, job in enumerate(jobs)}

@@ -5,12 +5,15 @@ States open entries here, the executor settles them, the runner waits until all 
 
 import secrets
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from branchpoint.lang.budget import Budget
 from branchpoint.lang.errors import ProgramError
-from branchpoint.lang.ledger import Failure, Pending
-from branchpoint.lang.options import SamplingOptions
+from branchpoint.lang.ledger import Failure, Pending, Place
+from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.report import Record
 from branchpoint.lang.stream import Replay
 
@@ -25,30 +28,38 @@ class RunContext:
     """One run of one program. Thread-safe."""
 
     def __init__(
-        self, executor: "Executor", program: str, *, seed: int, options: SamplingOptions, namespace: str, streams: bool
+        self, executor: "Executor", program: str, *, seed: int, options: SamplingOptions, config: RunConfig, streams: bool
     ) -> None:
         self.executor = executor
         self.program = program
         self.id = f"{program}-{secrets.token_hex(6)}"  # what the scheduler knows the run by
         self.seed = seed
         self.options = options
-        self.namespace = namespace
+        self.namespace = config.namespace
+        self.budget = Budget(config.max_total_tokens, config.deadline)
         self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
         self.cancelled = False
         self.closed = False
         self._lock = threading.Lock()
         self._open: set[Pending] = set()
         self._failures: list[Failure] = []
-        self._records: list[Record] = []
+        self._settled: list[Pending] = []
+        self._records: dict[Pending, Record] = {}
         self._states: list[State] = []
         self._watched: list[tuple[bool, Future[None]]] = []
         executor.join(self)
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """What each finished call cost."""
+        """What each call cost that is over, in the order in which they ended."""
         with self._lock:
-            return tuple(self._records)
+            return tuple(self._records.values())
+
+    @property
+    def settled(self) -> tuple[Pending, ...]:
+        """What is over, in the order in which it ended, what was taken back included."""
+        with self._lock:
+            return tuple(self._settled)
 
     @property
     def states(self) -> tuple["State", ...]:
@@ -79,6 +90,7 @@ class RunContext:
         """Open `entry`, and have it performed when its turn comes."""
         with self._lock:
             self.check_open()
+            entry.dropped = entry.place.ended
             self._open.add(entry)
         self.executor.schedule(entry)
 
@@ -87,8 +99,9 @@ class RunContext:
         if not entry.settle(failure):
             return
         with self._lock:
+            self._settled.append(entry)
             if record is not None:
-                self._records.append(record)
+                self._records[entry] = replace(record, wasted=record.wasted or entry.dropped is not None)
             if failure is not None and failure.entry is entry:
                 self._failures.append(failure)
             self._open.discard(entry)
@@ -122,18 +135,35 @@ class RunContext:
         if unseen is not None:
             raise unseen.error()
 
+    def take_back(self, entries: Iterable[Pending], why: str) -> None:
+        """Let these entries have been in vain: what runs is aborted at once, and none of them fails the run."""
+        with self._lock:
+            entries = tuple(entries)
+            for entry in entries:
+                entry.dropped = why
+                if (record := self._records.get(entry)) is not None:
+                    self._records[entry] = replace(record, wasted=True)
+        self.executor.stop(entries)
+
+    def drop(self, places: Iterable[Place], why: str) -> None:
+        """Give these branches up, and all that came out of them: what they still do is aborted, what is done stays readable."""
+        places = tuple(places)
+        for place in places:
+            place.dropped = why
+        with self._lock:
+            entries = [entry for entry in self._open if any(entry.place.within(place) for place in places)]
+        self.take_back(entries, why)
+
     def cancel(self) -> None:
         """Abort what is open: running requests end, the others never start."""
         with self._lock:
             self.cancelled = True
-            tasks = [entry.task for entry in self._open if entry.task is not None]
-        for task in tasks:
-            self.executor.dispatcher.post(task.cancel)
+            entries = tuple(self._open)
+        self.executor.stop(entries)
 
     def abort(self, entry: Pending) -> None:
         """Abort one call; its state fails."""
-        if (task := entry.task) is not None:
-            self.executor.dispatcher.post(task.cancel)
+        self.executor.stop([entry])
 
     def close(self) -> None:
         """Let nothing more be added, and abort what is still open."""

@@ -4,20 +4,25 @@ BranchpointError
 ├── ProgramError (RuntimeError)      a call of a program failed: which variable, which line, the backend's status
 ├── BackendError (RuntimeError)      what a backend answered instead of tokens: status and body
 ├── Incomplete (ValueError)          a typed or constrained value that was cut
+│   └── OutOfBudget (ProgramError)   a call that the run's budget of tokens or of time cut, or never let begin
 ├── UnknownVariable (KeyError)       a name that the program has not set
 ├── ProgramMistake (TypeError)       the program itself can't be run as written
 └── NotSupported (RuntimeError)      a known name or option that this version or this backend can't serve
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from branchpoint.errors import BranchpointError
+from branchpoint.runtime.messages import Usage
 
 __all__ = [
     "BackendError",
+    "CallCancelled",
     "Incomplete",
     "NotSupported",
     "Origin",
+    "OutOfBudget",
     "ProgramError",
     "ProgramMistake",
     "UnknownVariable",
@@ -78,6 +83,39 @@ class Incomplete(BranchpointError, ValueError):
         super().__init__(message)
         self.variable = variable
         self.partial = partial
+
+
+class OutOfBudget(ProgramError, Incomplete):
+    """The run's budget (`RunConfig(max_total_tokens=, deadline=)`) cut a call; `partial` is the text that came before that."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        variable: str | None = None,
+        program: str = "",
+        origin: Origin | None = None,
+        branch: tuple[int, ...] = (),
+        partial: str = "",
+        usage: Usage | None = None,
+    ) -> None:
+        BranchpointError.__init__(self, message)
+        self.variable = variable
+        self.program = program
+        self.origin = origin
+        self.branch = branch
+        self.status = None
+        self.body = ""
+        self.partial = partial
+        self.usage = usage
+
+
+class CallCancelled(asyncio.CancelledError):
+    """What a backend raises in place of CancelledError, where it knows what the cancelled call has cost."""
+
+    def __init__(self, usage: Usage) -> None:
+        super().__init__()
+        self.usage = usage
 
 
 class UnknownVariable(BranchpointError, KeyError):

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 import weakref
+from collections.abc import Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from branchpoint.lang.chain import prompt_of, text_of, turns_of
 from branchpoint.lang.chat import ChatText
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
-from branchpoint.lang.errors import BackendError
+from branchpoint.lang.errors import BackendError, OutOfBudget
 from branchpoint.lang.expr import Gen
 from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice
 from branchpoint.lang.pieces import follow
@@ -24,7 +25,7 @@ from branchpoint.lang.report import Record
 from branchpoint.lang.request import generate, select
 from branchpoint.lang.variables import CallEntry
 from branchpoint.runtime.errors import RequestAborted
-from branchpoint.runtime.messages import Text
+from branchpoint.runtime.messages import Text, Usage
 
 if TYPE_CHECKING:
     from branchpoint.lang.state import State
@@ -77,20 +78,24 @@ class Executor:
         else:
             gate.done.add_done_callback(lambda _: self._post(entry))
 
+    def stop(self, entries: Iterable[Pending]) -> None:
+        """Cancel what runs of these. Thread-safe, never waits; what was scheduled before is started by then, or won't be."""
+        self.dispatcher.post(_stop, tuple(entries))
+
     def _post(self, entry: Pending) -> None:
         if not self.dispatcher.post(self._start, entry):
             self._abort(entry, "the backend was closed")
 
-    def _abort(self, entry: Pending, why: str) -> None:
-        failure = Failure(entry, RequestAborted(f"The call was aborted: {why}."))
+    def _abort(self, entry: Pending, why: str, record: Record | None = None) -> None:
+        failure = Failure(entry, RequestAborted(f"The call was aborted: {entry.dropped or why}."))
         failure.observed = entry.place.context.closed
-        entry.place.context.settle(entry, failure)
+        entry.place.context.settle(entry, failure, record)
 
     def _start(self, entry: Pending) -> None:
         context = entry.place.context
         if entry.gate is not None and entry.gate.failure is not None:
             context.settle(entry, entry.gate.failure)
-        elif context.cancelled:
+        elif context.cancelled or entry.dropped:
             self._abort(entry, "the run ended")
         else:
             entry.task = asyncio.get_running_loop().create_task(self._perform(entry))
@@ -98,18 +103,26 @@ class Executor:
     async def _perform(self, entry: Pending) -> None:
         context = entry.place.context
         record: Record | None = None
+        begin = time.perf_counter()
         try:
             if isinstance(entry, CallEntry):
-                async with self._slots:
-                    record = await self._call(entry)
+                with context.budget.hold():
+                    async with self._slots:
+                        record = await self._call(entry)
             elif isinstance(entry, RoleEntry):
                 await self._role(entry)
             elif isinstance(entry, Splice):
                 await self._splice(entry)
-        except asyncio.CancelledError:
-            self._abort(entry, "the run ended" if context.cancelled else "nobody reads it, or the backend was closed")
+        except asyncio.CancelledError as error:
+            record = _record(entry, begin, error)
+            why = context.budget.over()
+            if why is not None and not (context.cancelled or entry.dropped):
+                context.settle(entry, Failure(entry, OutOfBudget(why, partial="".join(entry.pieces.so_far()))), record)
+            else:
+                why = "the run ended" if context.cancelled else "nobody reads it, or the backend was closed"
+                self._abort(entry, why, record)
         except Exception as error:  # noqa: BLE001  # the boundary to backends: whatever they raise becomes this call's failure
-            context.settle(entry, Failure(entry, error))
+            context.settle(entry, Failure(entry, error), _record(entry, begin, error))
         else:
             context.settle(entry, None, record)
         finally:
@@ -118,13 +131,11 @@ class Executor:
     async def _call(self, entry: CallEntry) -> Record:
         begin = time.perf_counter()
         if isinstance(entry.expr, Gen):
-            kind = "gen"
             meta = await generate(self.backend, entry, entry.expr, begin)
         else:
-            kind = f"select {entry.expr.method.name}"
             meta = await select(self.backend, entry, entry.expr, begin)
         entry.finish(meta)
-        return Record(entry.origin, entry.name, kind, entry.place.branch, meta.usage, meta.seconds)
+        return Record(entry.origin, entry.name, entry.kind, entry.place.branch, meta.usage, meta.seconds)
 
     async def _role(self, entry: RoleEntry) -> None:
         turns, prompt = turns_of(entry.previous), prompt_of(entry.previous)
@@ -155,6 +166,23 @@ class Executor:
 
     async def _pumped(self, context: RunContext) -> None:
         await asyncio.gather(*self._pumps.pop(context, ()), return_exceptions=True)  # the run's own end tells what failed
+
+
+def _stop(entries: Iterable[Pending]) -> None:
+    for entry in entries:
+        if entry.task is not None:
+            entry.task.cancel()
+
+
+def _record(entry: Pending, begin: float, error: BaseException) -> Record | None:
+    """What a call cost that came to nothing, as far as is known: what the backend said, else the output that was seen."""
+    if not isinstance(entry, CallEntry):
+        return None
+    usage = getattr(error, "usage", None)
+    usage = usage if isinstance(usage, Usage) else Usage(completion_tokens=entry.seen)
+    if usage == Usage():
+        return None
+    return Record(entry.origin, entry.name, entry.kind, entry.place.branch, usage, time.perf_counter() - begin, wasted=True)
 
 
 async def _copy(state: "State") -> None:

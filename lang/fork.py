@@ -4,14 +4,15 @@ Made by `State.fork` and `State.copy`; joining binds the branches' variables, as
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.expr import Expr, ExprLike
+from branchpoint.lang.race import Best, First, Vote, adecide, decide, settle
 from branchpoint.lang.state import State
 from branchpoint.lang.variables import Joined
 
-__all__ = ["Copy", "ForExpr", "Fork"]
+__all__ = ["Aside", "Copy", "ForExpr", "Fork"]
 
 JoinMode = Literal["gather_variable", "concate_and_append"]
 ForExpr = ExprLike | Sequence[ExprLike] | Callable[[int], ExprLike]
@@ -24,6 +25,7 @@ class Fork(Sequence[State]):
     def __init__(self, parent: State, branches: tuple[State, ...]) -> None:
         self._parent = parent
         self._branches = branches
+        self._chosen = False
 
     def __len__(self) -> int:
         return len(self._branches)
@@ -76,12 +78,58 @@ class Fork(Sequence[State]):
         for name in names:
             self._parent.bind(name, Joined(name, [branch.own.get(name) for branch in self._branches], on_error))
 
+    def first(self, fits: Callable[[State], object] | None = None) -> State:
+        """The first branch to finish without a failure for which `fits` is true; the others are aborted at once.
+
+        The parent gets the chosen branch's variables as they are. `with` doesn't join then. Raises ProgramError where none fits.
+        """
+        return self._choose(decide(self._branches, First(fits)))
+
+    async def afirst(self, fits: Callable[[State], object] | None = None) -> State:
+        """As `first`, waiting in the caller's event loop."""
+        return self._choose(await adecide(self._branches, First(fits)))
+
+    def best(self, score: Callable[[State], float], enough: float | None = None) -> State:
+        """The branch with the highest score, as `first`; one that reaches `enough` is taken at once."""
+        return self._choose(decide(self._branches, Best(score, enough)))
+
+    async def abest(self, score: Callable[[State], float], enough: float | None = None) -> State:
+        """As `best`, waiting in the caller's event loop."""
+        return self._choose(await adecide(self._branches, Best(score, enough)))
+
+    def vote(self, name: str) -> Any:
+        """The value of `name` that most branches have, which the parent's `name` is then; failed branches have no vote.
+
+        As soon as the others can't change it they are aborted. Raises ProgramError where all failed.
+        """
+        return self._choose(decide(self._branches, Vote(name, len(self))), name)[name]
+
+    async def avote(self, name: str) -> Any:
+        """As `vote`, waiting in the caller's event loop."""
+        return self._choose(await adecide(self._branches, Vote(name, len(self))), name)[name]
+
+    def _choose(self, winner: State, name: str | None = None) -> State:
+        self._chosen = True
+        settle(self._parent, winner, name)
+        return winner
+
     def __enter__(self) -> "Fork":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+        if error is None and not self._chosen:
             self.join()
+
+
+class Aside(State):
+    """A fork of one of which nothing comes back; what still runs when an exception passes is aborted."""
+
+    def __enter__(self) -> "Aside":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.place.context.drop([self.place], "an exception left its scope")
 
 
 class Copy(State):

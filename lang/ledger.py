@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.chat import Turn
-from branchpoint.lang.errors import BackendError, Origin, ProgramError
+from branchpoint.lang.errors import BackendError, Origin, OutOfBudget, ProgramError
 from branchpoint.lang.stream import Replay
 from branchpoint.runtime.messages import Segment, Text
 
@@ -23,7 +23,7 @@ __all__ = ["Entry", "Failure", "Pending", "Place", "RoleEntry", "Splice", "TextE
 class Place:
     """Where in a run a state stands. `path` alternates fork number and branch number, `branch` has the branch numbers only."""
 
-    __slots__ = ("branch", "context", "parent", "path", "siblings", "tolerant")
+    __slots__ = ("branch", "context", "dropped", "parent", "path", "siblings", "tolerant")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Place:
         self.branch = branch
         self.siblings = siblings
         self.tolerant = False
+        self.dropped: str | None = None
 
     def child(self, fork: int, number: int, siblings: int) -> "Place":
         """The place of branch `number` of the state's fork `fork`."""
@@ -48,6 +49,15 @@ class Place:
     def tolerated(self) -> bool:
         """Whether the program said that this branch may fail."""
         return self.tolerant or (self.parent is not None and self.parent.tolerated)
+
+    @property
+    def ended(self) -> str | None:
+        """Why the program gave this branch up, None where it goes on."""
+        return self.dropped or (self.parent.ended if self.parent is not None else None)
+
+    def within(self, other: "Place") -> bool:
+        """Whether this is `other`, or came out of it."""
+        return self.path[: len(other.path)] == other.path
 
 
 class Failure:
@@ -60,14 +70,23 @@ class Failure:
 
     @property
     def unseen(self) -> bool:
-        """Whether the program neither saw this nor said that it may happen."""
-        return not (self.observed or self.entry.place.tolerated)
+        """Whether the program neither saw this, nor said that it may happen, nor took the call back."""
+        return not (self.observed or self.entry.dropped or self.entry.place.tolerated)
 
     def error(self) -> ProgramError:
         """A new error to raise, the cause chained."""
         entry, cause = self.entry, self.cause
         place = entry.place
         where = f"{entry.origin}" + (f", branch {'.'.join(map(str, place.branch))}" if place.branch else "")
+        if isinstance(cause, OutOfBudget):
+            return OutOfBudget(
+                f"{entry.label} of program {place.context.program!r} was cut ({where}): {cause} So far: {cause.partial[:200]!r}",
+                variable=entry.name,
+                program=place.context.program,
+                origin=entry.origin,
+                branch=place.branch,
+                partial=cause.partial,
+            )
         backend = cause if isinstance(cause, BackendError) else None
         status = f"status {backend.status}: " if backend is not None and backend.status is not None else ""
         error = ProgramError(
@@ -114,9 +133,25 @@ class TextEntry(Entry):
 
 
 class Pending(Entry):
-    """An entry that the executor settles, after `gate`, the nearest pending entry before it. `pieces` is its text as it comes."""
+    """An entry that the executor settles, after `gate`, the nearest pending entry before it. `pieces` is its text as it comes.
 
-    __slots__ = ("_lock", "_settled", "done", "failure", "gate", "pieces", "place", "prompt", "rebase", "result", "task")
+    `dropped` says why the program took it back, None where it didn't.
+    """
+
+    __slots__ = (
+        "_lock",
+        "_settled",
+        "done",
+        "dropped",
+        "failure",
+        "gate",
+        "pieces",
+        "place",
+        "prompt",
+        "rebase",
+        "result",
+        "task",
+    )
 
     def __init__(self, previous: Entry | None, origin: Origin, place: Place, gate: "Pending | None") -> None:
         super().__init__(previous, origin)
@@ -126,6 +161,7 @@ class Pending(Entry):
         self.done.set_running_or_notify_cancel()  # from here on no waiter that gives up can cancel it
         self.pieces: Replay[str] = Replay()
         self.failure: Failure | None = None
+        self.dropped: str | None = None
         self.rebase: tuple[Segment, ...] | None = None
         self.prompt: tuple[Segment, ...] | None = None
         self.result: tuple[Segment, ...] = ()
@@ -155,7 +191,8 @@ class Pending(Entry):
                 return False
             self._settled = True
         self.failure = failure
-        self.pieces.end(failure.error if failure is not None else None)
+        rolled_back = self.dropped is not None and self.place.ended is None  # a reader goes on with what comes in its place
+        self.pieces.end(failure.error if failure is not None and not rolled_back else None)
         self.gate = None
         return True
 

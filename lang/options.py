@@ -4,6 +4,7 @@ One list of names (`SamplingOptions`) serves all three; `sampling_params` turns 
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack, cast
 
@@ -54,14 +55,19 @@ class RunConfig:
     """What holds for a whole run: sampling options, the backend, and how much happens at once.
 
     `max_concurrency` is the one limit on calls that are in flight at the same time, over all programs of a batch.
-    `namespace` separates reuse: prefixes are shared only within one. Immutable. Raises InvalidRequest or ProgramMistake.
+    `namespace` separates reuse: prefixes are shared only within one.
+    `max_total_tokens` is what a run may compute, over all its forks: output tokens as they come, those of a prompt that had to
+    be prefilled once its call is over. `deadline` is how many seconds it may take. A call that meets either end is cut, and
+    reading it raises OutOfBudget, an Incomplete. Immutable. Raises InvalidRequest or ProgramMistake.
     """
 
-    __slots__ = ("backend", "max_concurrency", "namespace", "options")
+    __slots__ = ("backend", "deadline", "max_concurrency", "max_total_tokens", "namespace", "options")
 
     backend: BackendLike | None
     namespace: str
     max_concurrency: int
+    max_total_tokens: int | None
+    deadline: float | None
     options: SamplingOptions
 
     def __init__(
@@ -70,12 +76,19 @@ class RunConfig:
         backend: BackendLike | None = None,
         namespace: str = "",
         max_concurrency: int = 256,
+        max_total_tokens: int | None = None,
+        deadline: float | None = None,
         **options: Unpack[SamplingOptions],
     ) -> None:
         if max_concurrency < 1:
             raise InvalidRequest(f"max_concurrency must be at least 1, got {max_concurrency}.", param="max_concurrency")
+        if max_total_tokens is not None and max_total_tokens < 0:
+            raise InvalidRequest(f"max_total_tokens must be at least 0, got {max_total_tokens}.", param="max_total_tokens")
+        if deadline is not None and not 0 <= deadline < math.inf:
+            raise InvalidRequest(f"deadline must be a number of seconds from the run's start, got {deadline}.", param="deadline")
         sampling_params(options)
-        for name, value in (("backend", backend), ("namespace", namespace), ("max_concurrency", max_concurrency)):
+        fields = {"backend": backend, "namespace": namespace, "max_concurrency": max_concurrency}
+        for name, value in {**fields, "max_total_tokens": max_total_tokens, "deadline": deadline}.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "options", merge(options))
 

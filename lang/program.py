@@ -170,13 +170,13 @@ class Program(Generic[R]):
 
     def _job(self, split: _Split, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Job, Backend]:
         bound = self._bind(args, {**self._defaults, **kwargs})
-        config, function = split.config, self._function
+        function = self._function
 
         def body(state: State) -> object:
             return function(state, *bound.args, **bound.kwargs)
 
-        job = Job(self.name, body, self.asynchronous, split.options, config.namespace, config.max_concurrency)
-        return job, find_backend(split.backend or config.backend)
+        job = Job(self.name, body, self.asynchronous, split.options, split.config)
+        return job, find_backend(split.backend or split.config.backend)
 
     def _jobs(self, batch: Iterable[Arguments], given: Mapping[str, object]) -> tuple[list[Job], Backend]:
         split = self._split((), given)

@@ -14,7 +14,7 @@ __all__ = ["Cost", "Record", "Report"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One finished call. `kind` is `gen`, or `select` with its method."""
+    """One call that is over. `kind` is `gen`, or `select` with its method; `wasted` where nothing came of it."""
 
     origin: Origin
     name: str | None
@@ -22,11 +22,15 @@ class Record:
     branch: tuple[int, ...]
     usage: Usage
     seconds: float
+    wasted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counts of tokens, and seconds that requests took (added up: what ran at once counts each time)."""
+    """Counts of tokens, and seconds that requests took (added up: what ran at once counts each time).
+
+    `wasted` are the output tokens, counted among the others too, of calls that were cancelled, cut, rolled back, or failed.
+    """
 
     calls: int = 0
     prefilled: int = 0
@@ -35,6 +39,7 @@ class Cost:
     decoded: int = 0
     drafted: int = 0
     accepted: int = 0
+    wasted: int = 0
     seconds: float = 0.0
     queue_seconds: float = 0.0
     mask_seconds: float = 0.0
@@ -52,13 +57,14 @@ class Cost:
             decoded=sum(usage.completion_tokens - usage.forced_tokens - usage.accepted_tokens for usage in usages),
             drafted=sum(usage.drafted_tokens for usage in usages),
             accepted=sum(usage.accepted_tokens for usage in usages),
+            wasted=sum(record.usage.completion_tokens for record in records if record.wasted),
             seconds=sum(record.seconds for record in records),
             queue_seconds=sum(usage.queue_seconds for usage in usages),
             mask_seconds=sum(usage.mask_seconds for usage in usages),
         )
 
 
-_COLUMNS = ("prefilled", "reused", "forced", "decoded", "drafted")
+_COLUMNS = ("prefilled", "reused", "forced", "decoded", "drafted", "wasted")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,14 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from branchpoint.constrained.spec import Constraint
 from branchpoint.lang.backends.base import Backend, GenerateRequest, Message, ScoreRequest
+from branchpoint.lang.budget import Budget
 from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.choices import Decision, ScoredOption, decide
-from branchpoint.lang.errors import BackendError, NotSupported, ProgramMistake
+from branchpoint.lang.errors import BackendError, NotSupported, OutOfBudget, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.options import derive_seed, merge, sampling_params
 from branchpoint.lang.result import Meta, OptionMeta, SampleMeta
@@ -34,6 +37,7 @@ from branchpoint.runtime.messages import (
     TokenLogprob,
     Usage,
 )
+from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["generate", "select"]
 
@@ -57,7 +61,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     context = entry.place.context
     sampling = sampling_params(merge(context.options, expr.options))
     seed = sampling.seed if sampling.seed is not None else _seed(entry)
-    sampling = sampling_params(merge(context.options, expr.options, {"seed": seed}))
+    sampling, capped = _within_budget(sampling_params(merge(context.options, expr.options, {"seed": seed})), context.budget)
     _check(backend, expr.constraint, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
     request = GenerateRequest(
         id=secrets.token_hex(8),
@@ -74,6 +78,9 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     samples = [_Sample() for _ in range(sampling.n)]
     completed = await _collect(backend, request, samples, entry, live)
     metas = tuple(sample.meta() for sample in samples)
+    if capped and any(meta.finish_reason == "length" for meta in metas):
+        why = context.budget.over() or "The run's budget has no tokens left for it."
+        raise OutOfBudget(why, partial="".join(entry.pieces.so_far()), usage=completed.usage)
     picked = live if live is not None else _picked(expr, metas)
     if live is None:
         entry.pieces.put(metas[picked].text)
@@ -95,18 +102,35 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     )
 
 
+def _within_budget(sampling: SamplingParams, budget: Budget) -> tuple[SamplingParams, bool]:
+    """No more tokens than the run may still compute, and whether that is less than was asked for."""
+    left = budget.left
+    if left is None:
+        return sampling, False
+    each = max(left // sampling.n, 1)
+    if sampling.max_tokens is not None and sampling.max_tokens <= each:
+        return sampling, False
+    return msgspec.structs.replace(sampling, max_tokens=each, min_tokens=min(sampling.min_tokens, each)), True
+
+
 async def _collect(
     backend: Backend, request: GenerateRequest, samples: list[_Sample], entry: CallEntry, live: int | None
 ) -> Completed:
     events = backend.generate(request)
+    budget, most = entry.place.context.budget, request.sampling.max_tokens
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(events, AsyncGenerator):
             stack.push_async_callback(events.aclose)
         async for event in events:
             completed = _take(event, samples)
-            if isinstance(event, Delta) and event.index == live and event.text:
-                entry.pieces.put(event.text)
+            if isinstance(event, Delta):
+                entry.seen += len(event.tokens)
+                budget.spend(len(event.tokens), ends=most is not None and entry.seen >= most * request.sampling.n)
+                if event.index == live and event.text:
+                    entry.pieces.put(event.text)
             if completed is not None:
+                usage = completed.usage
+                budget.spend(usage.prefilled_tokens + usage.completion_tokens - entry.seen, ends=True)
                 return completed
     raise BackendError("The backend's events ended without a terminal one.")
 
@@ -121,7 +145,7 @@ def _take(event: Event, samples: list[_Sample]) -> Completed | None:
         case SampleFinished():
             samples[event.index].finished = event
         case Failed():
-            raise error_from(event.kind, event.message, event.param)
+            raise error_from(event.kind, event.message, event.param, event.usage)
         case Completed():
             return event
         case Scored():
@@ -166,6 +190,7 @@ async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float)
     sample = SampleMeta(text)
     seconds = time.perf_counter() - begin
     usage = scored.usage if without is None else _sum(scored.usage, without.usage)
+    entry.place.context.budget.spend(usage.prefilled_tokens, ends=True)
     return Meta(text, (), "stop", None, (), (), (sample,), usage, seconds, seed, (), metas, method.name)
 
 

@@ -18,7 +18,7 @@ from branchpoint.lang.backends.base import Backend
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.executor import Executor
 from branchpoint.lang.ledger import Place
-from branchpoint.lang.options import SamplingOptions
+from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.run import Run
 from branchpoint.lang.state import State
 
@@ -34,14 +34,16 @@ def current_backend() -> Backend | None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program bound to arguments and options: `body(state)` is its function; if `asynchronous`, what it gives is awaited."""
+    """A program bound to arguments: `body(state)` is its function; if `asynchronous`, what it gives is awaited.
+
+    `options` are the run's sampling options, those of `config` and those given at the call.
+    """
 
     name: str
     body: Callable[[State], object]
     asynchronous: bool
     options: SamplingOptions
-    namespace: str
-    max_concurrency: int
+    config: RunConfig
 
 
 class _Session:
@@ -57,7 +59,7 @@ class _Session:
             job.name,
             seed=seed if seed is not None else secrets.randbits(63),
             options=options,
-            namespace=job.namespace,
+            config=job.config,
             streams=streams,
         )
         self.state = State(Place(self.context))
@@ -141,7 +143,7 @@ def _in_thread(work: Callable[[], object]) -> "Future[object]":
 def run_here(job: Job, backend: Backend, executor: Executor | None = None) -> Run[Any]:
     """Run in this thread, with the executor of a batch or one of its own. Raises what failed."""
     with ExitStack() as stack:
-        executor = executor or stack.enter_context(Executor(backend, max_concurrency=job.max_concurrency))
+        executor = executor or stack.enter_context(Executor(backend, max_concurrency=job.config.max_concurrency))
         session = _Session(job, executor)
         try:
             value = session.call()
@@ -156,7 +158,7 @@ async def run_async(job: Job, backend: Backend) -> Run[Any]:
     """Run in the caller's event loop; a plain function runs in a thread meanwhile. Raises what failed."""
     if not job.asynchronous:
         return cast(Run[Any], await asyncio.wrap_future(_in_thread(lambda: run_here(job, backend))))
-    with Executor(backend, max_concurrency=job.max_concurrency) as executor:
+    with Executor(backend, max_concurrency=job.config.max_concurrency) as executor:
         session = _Session(job, executor)
         try:
             value = await session.acall()
@@ -169,7 +171,7 @@ async def run_async(job: Job, backend: Backend) -> Run[Any]:
 
 def run_streaming(job: Job, backend: Backend) -> Run[Any]:
     """Begin to run in a thread of its own, and give the run at once. What fails is raised by reading it."""
-    executor = Executor(backend, max_concurrency=job.max_concurrency)
+    executor = Executor(backend, max_concurrency=job.config.max_concurrency)
     executor.__enter__()
     session = _Session(job, executor, streams=True)
 

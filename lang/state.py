@@ -5,10 +5,11 @@ One state is used by one thread at a time; its forks are states of their own.
 """
 
 import asyncio
-import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from branchpoint.lang.attempt import Attempt, Mark, take_back
+from branchpoint.lang.caller import caller
 from branchpoint.lang.chain import text_of, turns_of
 from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
 from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, flatten, role
@@ -20,17 +21,9 @@ from branchpoint.lang.stream import Reader, Replay
 from branchpoint.lang.variables import CallEntry, Fixed, Variable
 
 if TYPE_CHECKING:
-    from branchpoint.lang.fork import Fork
+    from branchpoint.lang.fork import Aside, Fork
 
-__all__ = ["State", "caller"]
-
-
-def caller() -> Origin:
-    """The line of the program that called into this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("branchpoint."):
-        frame = frame.f_back
-    return Origin(frame.f_code.co_filename, frame.f_lineno)
+__all__ = ["State"]
 
 
 class State:
@@ -47,7 +40,7 @@ class State:
         self._variables: dict[str, Variable] = dict(parent._variables) if parent is not None else {}
         self.own: dict[str, Variable] = {}  # what this state set itself, not its parent
         self._calls = 0
-        self._forks = 0
+        self.forks = 0
         place.context.enter(self)
 
     def __repr__(self) -> str:
@@ -72,7 +65,7 @@ class State:
         self.place.context.check_open()
         origin = caller()
         for leaf in leaves:
-            self._append(leaf, origin)
+            self.add_leaf(leaf, origin)
 
     def _check_roles(self, leaves: tuple[Leaf, ...]) -> None:
         current = self._role
@@ -87,12 +80,15 @@ class State:
                 current = None
 
     def check_alive(self) -> None:
-        """Raise ProgramError where the run is over, or the state is known to have failed."""
+        """Raise ProgramError where the run is over, the state was given up, or it is known to have failed."""
         self.place.context.check_open()
+        if (why := self.place.ended) is not None:
+            raise ProgramError(f"Branch {self.branch} of {self.place.context.program!r} can't go on: {why}.", branch=self.branch)
         if self._gate is not None:
             self._gate.check()
 
-    def _append(self, leaf: Leaf, origin: Origin) -> None:
+    def add_leaf(self, leaf: Leaf, origin: Origin) -> None:
+        """Add one leaf, written at `origin`."""
         match leaf:
             case Literal(text):
                 self._tail = TextEntry(self._tail, origin, text)
@@ -126,7 +122,8 @@ class State:
 
     # reading
 
-    def _find(self, name: str) -> Variable:
+    def variable(self, name: str) -> Variable:
+        """What `name` stands for. Raises UnknownVariable."""
         try:
             return self._variables[name]
         except KeyError:
@@ -136,14 +133,14 @@ class State:
             raise UnknownVariable(f"The state has no variable {name!r}; it has {known}.") from None
 
     def __getitem__(self, name: str) -> Any:
-        return self._find(name).read()
+        return self.variable(name).read()
 
     def __contains__(self, name: str) -> bool:
         return name in self._variables
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of `name`, or `default` where no line sets it."""
-        return self._find(name).read() if name in self._variables else default
+        return self.variable(name).read() if name in self._variables else default
 
     def variables(self) -> tuple[str, ...]:
         """The names that are set, in the order in which they first were."""
@@ -151,7 +148,7 @@ class State:
 
     def meta(self, name: str) -> Meta:
         """What is known of the call that set `name`: finish reason, counts, logprobs, choices."""
-        return self._find(name).meta()
+        return self.variable(name).meta()
 
     def get_meta_info(self, name: str) -> dict[str, object]:
         """`meta(name)` as a dictionary."""
@@ -170,7 +167,7 @@ class State:
 
     async def aget(self, name: str) -> Any:
         """`s[name]`, waiting in the caller's event loop."""
-        variable = self._find(name)
+        variable = self.variable(name)
         for need in variable.needs():
             await asyncio.wrap_future(need.done)
         return variable.read()
@@ -205,7 +202,7 @@ class State:
         abort = self.place.context.abort if cancel else None
         if name is None:
             return read_so_far(self._tail, abort)
-        variable = self._find(name)
+        variable = self.variable(name)
         if not isinstance(variable, CallEntry):
             raise ProgramMistake(f"Variable {name!r} was not made by gen or select, so there is no stream of it.")
         return read_call(variable, abort)
@@ -234,8 +231,39 @@ class State:
         return child
 
     def _children(self, size: int, make: "Callable[[Place, State], State]") -> tuple["State", ...]:
-        fork, self._forks = self._forks, self._forks + 1
+        fork, self.forks = self.forks, self.forks + 1
         return tuple(make(self.place.child(fork, number, size), self) for number in range(size))
+
+    def scope(self) -> "Aside":
+        """`with s.scope() as t:` a state that goes on from here, of which nothing comes back, neither text nor variables."""
+        from branchpoint.lang.fork import Aside
+
+        self.check_alive()
+        (child,) = self._children(1, lambda place, parent: Aside(place, parent))
+        return cast(Aside, child)
+
+    def mark(self) -> Mark:
+        """Where the state stands now, to `rollback` to."""
+        variables = (dict(self._variables), dict(self.own))
+        return Mark(self, self._tail, self._gate, self._role, *variables, self.forks, len(self.log))
+
+    def rollback(self, mark: Mark) -> None:
+        """Go back to `mark`: text, variables and role. What still runs since then is aborted; a failure since then is forgotten.
+
+        Raises ProgramMistake where the mark isn't one of this state's, or lies in what was rolled back before.
+        """
+        self.place.context.check_open()
+        take_back(self, mark)
+        self.log.rewind(mark.length)
+        self._tail, self._gate, self._role = mark.tail, mark.gate, mark.role
+        self._variables, self.own = dict(mark.variables), dict(mark.own)
+
+    def attempt(self, retries: int = 3, check: "Callable[[State], object] | None" = None) -> Attempt:
+        """`with s.attempt():` what is added inside holds if no call of it fails and `check(s)` is true; else it is done again.
+
+        See `Attempt`; `for _ in s.attempt():` runs the block itself again.
+        """
+        return Attempt(self, retries, check)
 
     def splice(self, branches: "tuple[State, ...]") -> None:
         """Add the text that these branches of one fork added, one after another."""

@@ -25,6 +25,21 @@ class Replay(Generic[T]):
         self._ended = False
         self._error: Callable[[], BaseException] | None = None
         self._readers = 0
+        self._cuts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def so_far(self) -> list[T]:
+        """What was put in up to now."""
+        with self._changed:
+            return self._items.copy()
+
+    def rewind(self, length: int) -> None:
+        """Forget what came after the first `length` items: who reads later never sees it, who has read it goes on from there."""
+        with self._changed:
+            del self._items[length:]
+            self._cuts.append(length)
 
     def enter(self) -> None:
         """Count a reader in."""
@@ -63,6 +78,10 @@ class Replay(Generic[T]):
                 wake()
         self._sleepers.clear()
 
+    def _from(self, position: int, cuts: int) -> tuple[int, int]:
+        """Where a reader stands that had read up to `position` before the cuts after the first `cuts`."""
+        return min([position, *self._cuts[cuts:]]), len(self._cuts)
+
     def _after(self, position: int) -> list[T] | None:
         """What lies after `position`, None at the end; called with the lock held. Raises what the stream ended with."""
         if position < len(self._items):
@@ -72,21 +91,24 @@ class Replay(Generic[T]):
         return None if self._ended else []
 
     def __iter__(self) -> Iterator[T]:
-        position = 0
+        position, cuts = 0, 0
         while True:
             with self._changed:
+                position, cuts = self._from(position, cuts)
                 while (batch := self._after(position)) == []:
                     self._changed.wait()
+                    position, cuts = self._from(position, cuts)
             if batch is None:
                 return
             position += len(batch)
             yield from batch
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        position = 0
+        position, cuts = 0, 0
         while True:
             changed = asyncio.Event()
             with self._changed:
+                position, cuts = self._from(position, cuts)
                 batch = self._after(position)
                 if batch == []:
                     loop = asyncio.get_running_loop()

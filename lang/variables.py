@@ -29,9 +29,9 @@ class Variable(Protocol):
 
 
 class CallEntry(Pending):
-    """A `gen` or `select` in the ledger; `index` counts the calls of its state."""
+    """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come."""
 
-    __slots__ = ("_meta", "_values", "expr", "index")
+    __slots__ = ("_meta", "_values", "expr", "index", "seen")
 
     def __init__(
         self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, expr: Gen | Select, index: int
@@ -39,6 +39,7 @@ class CallEntry(Pending):
         super().__init__(previous, origin, place, gate)
         self.expr = expr
         self.index = index
+        self.seen = 0
         self._meta: Meta | None = None
         self._values: list[object] | None = None
 
@@ -46,6 +47,11 @@ class CallEntry(Pending):
     def name(self) -> str | None:
         """The variable that it sets."""
         return self.expr.name
+
+    @property
+    def kind(self) -> str:
+        """How reports call it: `gen`, or `select` with its method."""
+        return f"select {self.expr.method.name}" if isinstance(self.expr, Select) else "gen"
 
     @property
     def label(self) -> str:
@@ -136,7 +142,7 @@ class Joined:
         return [self._one(variable) for variable in self._variables]
 
     def _one(self, variable: Variable | None) -> object:
-        if variable is None:
+        if variable is None or _given_up(variable):
             return None
         try:
             return variable.read()
@@ -148,6 +154,11 @@ class Joined:
     def meta(self) -> Meta:
         """There is one for each branch."""
         raise ProgramMistake(f"Variable {self._name!r} was joined from a fork; read the metadata of each branch.")
+
+
+def _given_up(variable: Variable) -> bool:
+    """Whether it belongs to a branch that lost a race before the variable was there."""
+    return any(need.place.ended and need.dropped for need in variable.needs())
 
 
 class Scope:

@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.admission import Admission
 from branchpoint.runtime.cache import KVCache
@@ -248,7 +250,7 @@ class Engine:
             sequence.matcher = None
         self._failed += 1
         self._close(group)
-        self._events.append(_failure(group.call.id, error))
+        self._events.append(msgspec.structs.replace(_failure(group.call.id, error), usage=group.usage()))
 
     def _close(self, group: Group) -> None:
         self._totals = add_usage(self._totals, group.usage())

@@ -3,7 +3,12 @@
 Raised at the doors (validation, loading) and rebuilt by `error_from` out of a `Failed` message on the caller's side.
 """
 
+from typing import TYPE_CHECKING
+
 from branchpoint.errors import BranchpointError
+
+if TYPE_CHECKING:
+    from branchpoint.runtime.messages import Usage
 
 __all__ = [
     "CapacityError",
@@ -18,9 +23,10 @@ __all__ = [
 
 
 class RuntimeFailure(BranchpointError, RuntimeError):
-    """The engine failed on a request through no fault of the caller; its message says where."""
+    """The engine failed on a request through no fault of the caller; its message says where, `usage` what it had cost."""
 
     kind = "internal"
+    usage: "Usage | None" = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -31,6 +37,7 @@ class InvalidRequest(BranchpointError, ValueError):
     """A request that can't be served as asked; `param` names the option at fault."""
 
     kind = "invalid_request"
+    usage: "Usage | None" = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -68,6 +75,10 @@ class ModelError(BranchpointError, ValueError):
 _KINDS = {error.kind: error for error in (InvalidRequest, CapacityError, Overloaded, RequestAborted, EngineDead)}
 
 
-def error_from(kind: str, message: str, param: str | None = None) -> InvalidRequest | RuntimeFailure:
+def error_from(
+    kind: str, message: str, param: str | None = None, usage: "Usage | None" = None
+) -> InvalidRequest | RuntimeFailure:
     """The error that a `Failed` message of this kind stands for."""
-    return _KINDS.get(kind, RuntimeFailure)(message, param=param)
+    error = _KINDS.get(kind, RuntimeFailure)(message, param=param)
+    error.usage = usage
+    return error

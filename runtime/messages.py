@@ -163,12 +163,13 @@ class Scored(msgspec.Struct, frozen=True, tag="scored"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Terminal: the call failed; `kind` is one of `runtime.errors`' kinds."""
+    """Terminal: the call failed; `kind` is one of `runtime.errors`' kinds, `usage` what it had cost until then."""
 
     id: str
     kind: str
     message: str
     param: str | None = None
+    usage: Usage = Usage()
 
 
 Event = Delta | SampleFinished | Completed | Scored | Failed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
 from branchpoint.lang.dispatcher import Dispatched
-from branchpoint.lang.errors import BackendError
+from branchpoint.lang.errors import BackendError, CallCancelled
 from branchpoint.runtime.messages import (
     Completed,
     Delta,
@@ -115,27 +115,29 @@ class Fake(Dispatched):
         """Play the answer: pieces of text, the end of each sample, then the counts."""
         self.requests.append(request)
         usage = self._admit(request.segments)
+        made = 0
         try:
             answer = await self._answer(request)
             replies = _replies(answer, request.sampling.n)
-            made = 0
             for index, reply in enumerate(replies):
                 text, finished = _cut(request, reply, index)
                 for start in range(0, len(text), self._piece):
                     await asyncio.sleep(reply.delay)
+                    made += len(text[start : start + self._piece])
                     yield _delta(request, index, text[start : start + self._piece], reply.logprob)
                 if not text and reply.delay:
                     await asyncio.sleep(reply.delay)
                 if reply.error is not None:
                     raise reply.error
-                made += len(text)
                 self._remember(prompt_text(request) + text)
                 yield finished
-            first = replies[0]
-            yield Completed(request.id, _counted(usage, made, first), _prompt_logprobs(request))
-        except (asyncio.CancelledError, GeneratorExit):
+        except GeneratorExit:
             self.aborted.append(request.id)
             raise
+        except asyncio.CancelledError:
+            self.aborted.append(request.id)
+            raise CallCancelled(_counted(usage, made, Reply())) from None
+        yield Completed(request.id, _counted(usage, made, replies[0]), _prompt_logprobs(request))
 
     async def score(self, request: ScoreRequest) -> Scored:
         """The scripted log-probabilities, one for each character of each option."""

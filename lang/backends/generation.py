@@ -100,7 +100,7 @@ class Collected:
 def checked(event: Event) -> Event:
     """The event itself. Raises the error that it stands for; a sample that the engine cut fails its call."""
     if isinstance(event, Failed):
-        raise error_from(event.kind, event.message, event.param)
+        raise error_from(event.kind, event.message, event.param, event.usage)
     if isinstance(event, SampleFinished) and event.reason in ("abort", "error"):
         kind = "aborted" if event.reason == "abort" else "internal"
         raise error_from(kind, f"Sample {event.index} ended early: {event.stop or event.reason}.")

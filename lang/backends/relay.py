@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
 from branchpoint.lang.backends.generation import checked
-from branchpoint.runtime.messages import Call, Completed, Event, Failed, ScoreCall, Scored
+from branchpoint.lang.errors import CallCancelled
+from branchpoint.runtime.messages import Call, Completed, Event, Failed, ScoreCall, Scored, Usage
 
 __all__ = ["Abort", "Relay", "Submit", "waiting"]
 
 Submit = Callable[[Call | ScoreCall, Callable[[Event], None]], None]
 Abort = Callable[[str], None]
+_LONGEST_END = 5.0  # seconds that an engine has to answer an abort; it takes one step
 
 
 class _Inbox:
@@ -48,7 +50,7 @@ class Relay:
         self._burst: list[tuple[_Inbox, Event]] = []
 
     async def events(self, calls: Sequence[Call | ScoreCall]) -> AsyncGenerator[Event, None]:
-        """Start `calls` and give their events until each has its terminal one. Raises what failed."""
+        """Start `calls`, give their events until each has its terminal one. Raises what failed; CallCancelled when cancelled."""
         inbox = _Inbox()
         running = {call.id for call in calls}
         try:
@@ -58,9 +60,27 @@ class Relay:
                 event = await inbox.next()
                 _settle(running, event)
                 yield event
+        except asyncio.CancelledError:
+            raise CallCancelled(await self._end(running, inbox)) from None
         finally:
             for call_id in running:
                 self._abort(call_id)
+
+    async def _end(self, running: set[str], inbox: _Inbox) -> Usage:
+        """Abort the calls, wait until the engine has ended them (or is stuck), and give what they had cost, as far as known."""
+        open_calls = set(running)
+        running.clear()
+        for call_id in open_calls:
+            self._abort(call_id)
+        usage = Usage()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_END):
+                while open_calls:
+                    event = await inbox.next()
+                    if isinstance(event, Completed | Scored | Failed):
+                        open_calls.discard(event.id)
+                        usage = Usage(*(getattr(usage, name) + getattr(event.usage, name) for name in Usage.__struct_fields__))
+        return usage
 
     def _put(self, inbox: _Inbox, event: Event) -> None:
         with self._lock:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from branchpoint.lang.errors import BackendError as BackendError
     from branchpoint.lang.errors import Incomplete as Incomplete
     from branchpoint.lang.errors import NotSupported as NotSupported
+    from branchpoint.lang.errors import OutOfBudget as OutOfBudget
     from branchpoint.lang.errors import ProgramError as ProgramError
     from branchpoint.lang.errors import ProgramMistake as ProgramMistake
     from branchpoint.lang.errors import UnknownVariable as UnknownVariable
@@ -82,6 +83,7 @@ __all__ = [
     "Incomplete",
     "Meta",
     "NotSupported",
+    "OutOfBudget",
     "Program",
     "ProgramError",
     "ProgramMistake",
@@ -146,6 +148,7 @@ _ROOMS = {
         "BackendError",
         "Incomplete",
         "NotSupported",
+        "OutOfBudget",
         "ProgramError",
         "ProgramMistake",
         "UnknownVariable",

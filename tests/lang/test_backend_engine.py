@@ -13,7 +13,7 @@ from pydantic import BaseModel
 import branchpoint as bp
 from branchpoint.lang.backends.base import GenerateRequest, ScoreRequest
 from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, ModelError
-from branchpoint.runtime.messages import Call, Completed, Ids, ScoreCall, Text
+from branchpoint.runtime.messages import Call, Completed, Failed, Ids, ScoreCall, Text, Usage
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.serving_fake import EOS, FakeEngine
 from tests.runtime.serving_site import tokenizer
@@ -39,9 +39,19 @@ def engine(real: bp.Engine) -> Iterator[bp.Engine]:
     assert (stats.running, stats.waiting, stats.pages_held) == (0, 0, 0)
 
 
+class Answering(FakeEngine):
+    """As an engine does, it ends a call that is aborted."""
+
+    def abort(self, call_id: str) -> None:
+        super().abort(call_id)
+        for held in [held for held in self.held if held[0].id == call_id]:
+            self.held.remove(held)
+            held[1](Failed(call_id, "aborted", "The call was aborted.", usage=Usage(prefilled_tokens=7, completion_tokens=5)))
+
+
 @pytest.fixture
 def fake() -> FakeEngine:
-    return FakeEngine()
+    return Answering()
 
 
 @pytest.fixture
@@ -297,6 +307,8 @@ def test_cancelling_a_run_aborts_its_calls(around: bp.Engine, fake: FakeEngine) 
     with pytest.raises(bp.ProgramError, match="aborted"):
         run.wait()
     assert fake.aborted == [fake.calls[0].id]
+    (record,) = run.report().records
+    assert (record.wasted, record.usage.prefilled_tokens, run.report().total.wasted) == (True, 7, 5)
 
 
 def test_a_failed_call_fails_its_line(around: bp.Engine, fake: FakeEngine) -> None:

@@ -131,7 +131,8 @@ def test_every_part_of_a_request_arrives(site: Site, endpoint: bp.RuntimeEndpoin
 
     events = endpoint.dispatcher.run(main())
     (call,) = site.engine.calls
-    assert call == Call("call-1", (97, 70, 255), sampling, hints=hints)
+    assert call.id.startswith("call-1")
+    assert call == Call(call.id, (97, 70, 255), sampling, hints=hints)
     assert isinstance(events[0], Delta)
     assert events[0].logprobs[0].text == b"a"
     assert [index for index, _, _ in events[0].logprobs[0].top] == [97, 98]
@@ -192,7 +193,7 @@ def test_a_refusal_is_quoted_with_its_status(endpoint: bp.RuntimeEndpoint) -> No
     with pytest.raises(bp.ProgramError, match=r"status 400.*maximum context length is 128") as caught:
         bp.function(lambda s: s.__iadd__("x" * 3000 + bp.gen("x")) and None).run(backend=endpoint)
     assert caught.value.status == 400
-    assert '"param":"prompt"' in caught.value.body
+    assert '"param":"segments"' in caught.value.body
 
 
 def test_a_wrong_key_is_a_401(site: Site) -> None:
