@@ -37,7 +37,7 @@ class Adapter:
 
     def __init__(self, context: Context) -> None:
         self.vocabulary = _vocabulary(context)
-        self._compiler = GrammarCompiler(self.vocabulary, workers=1)
+        self._compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
 
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
         """A cursor at the start; raises the GrammarError of what is refused."""

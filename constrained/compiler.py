@@ -8,13 +8,13 @@ import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from branchpoint.constrained.automaton import count_states
-from branchpoint.constrained.disjoint import rewrite_one_of
+from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.ebnf import normalise_ebnf
 from branchpoint.constrained.engines.choice import ChoiceGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine
@@ -31,11 +31,8 @@ from branchpoint.constrained.errors import (
 )
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
-from branchpoint.constrained.inhabited import prune_uninhabited
-from branchpoint.constrained.json_options import json_options
-from branchpoint.constrained.refusals import explain_refusal
+from branchpoint.constrained.json_grammar import compile_json_schema
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
-from branchpoint.constrained.schema import normalise_schema, parse_schema
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -97,9 +94,19 @@ class _Lazy(Generic[_Made]):
 
 
 class GrammarCompiler:
-    """Compiles constraints for one vocabulary. Thread-safe. `close()` ends its threads."""
+    """Compiles constraints for one vocabulary. Thread-safe. `close()` ends its threads.
 
-    def __init__(self, vocabulary: Vocabulary, workers: int = 2, limits: CompilerLimits | None = None) -> None:
+    `documents` are JSON schemas by URI that others may refer to; nothing else is ever looked up.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        workers: int = 2,
+        limits: CompilerLimits | None = None,
+        documents: Mapping[str, object] | None = None,
+    ) -> None:
+        self._documents = Documents(documents)
         self._vocabulary = vocabulary
         self._limits = limits or CompilerLimits()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="grammar")
@@ -215,12 +222,7 @@ class GrammarCompiler:
     def _json_schema(self, constraint: JsonSchema, prefix: str) -> CompiledGrammar:
         if constraint.engine == "outlines":
             raise UnsupportedKeyword("engine", "", "outlines-core drops schema keywords in silence; leave the engine to us.")
-        schema = rewrite_one_of(prune_uninhabited(normalise_schema(parse_schema(constraint.schema))))
-        options = json_options(schema, constraint.whitespace)
-        try:
-            return self._llguidance().json_schema(options.text, options.engine, prefix, options.narrowed)
-        except GrammarError as error:
-            raise explain_refusal(error, schema) from error
+        return compile_json_schema(constraint, prefix, self._llguidance(), self._documents)
 
     def _regex(self, constraint: Regex, prefix: str) -> CompiledGrammar:
         node = parse_regex(constraint.pattern)

@@ -1,80 +1,105 @@
-"""What each JSON-schema keyword is to the masks: where subschemas stand under it, and whether it is honoured, dropped or refused.
+"""What each JSON-schema keyword is to the masks: where subschemas stand under it, and what its value must be.
 
-A table only; `schema.py` walks by it. Words that no draft knows are annotations, as JSON Schema has it, but for misspellings.
+Tables only; `normalise.py` walks by them. Words that no draft knows are annotations, as JSON Schema has it, but for misspellings.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
-__all__ = ["FORMATS", "KEYWORDS", "NEUTRAL", "REFUSED", "Kind", "misspelt"]
+__all__ = ["CHECKS", "FORMATS", "FORMAT_PATTERNS", "KEYWORDS", "REFUSED", "TYPES", "Kind", "misspelt"]
 
-Kind = Literal["plain", "schema", "schemas", "items", "map", "definitions", "annotation", "base"]
-"""What a value holds: no schema, one, a list, one or a list, a map, a map read on demand; or nothing that counts."""
+Kind = Literal["plain", "schema", "schemas", "items", "map", "annotation", "base", "reference", "dependencies"]
+"""What a value holds: no schema, one, a list, one or a list, a map; nothing that counts; a way to others; old dependencies."""
+
+TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
 
 _PLAIN = (
-    "type enum const $ref $anchor minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern "
-    "format required minProperties maxProperties minItems maxItems"
+    "type enum const minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern format required "
+    "minProperties maxProperties minItems maxItems uniqueItems minContains maxContains dependentRequired"
 )
 _ANNOTATIONS = (
     "title description default example examples $comment deprecated readOnly writeOnly contentMediaType contentEncoding "
-    "contentSchema discriminator"
+    "contentSchema discriminator nullable $vocabulary"
 )
+_SCHEMAS = "additionalProperties additionalItems unevaluatedProperties unevaluatedItems propertyNames contains not if then else"
+_BASES = "$schema $id id $anchor $dynamicAnchor $recursiveAnchor $defs definitions"
 
 KEYWORDS: dict[str, Kind] = {
     **dict.fromkeys(_PLAIN.split(), "plain"),
     **dict.fromkeys(_ANNOTATIONS.split(), "annotation"),
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), "schemas"),
-    **dict.fromkeys(("additionalProperties", "additionalItems"), "schema"),
-    **dict.fromkeys(("properties", "patternProperties"), "map"),
-    **dict.fromkeys(("$defs", "definitions"), "definitions"),
-    **dict.fromkeys(("$schema", "$id", "id"), "base"),
+    **dict.fromkeys(_SCHEMAS.split(), "schema"),
+    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas"), "map"),
+    **dict.fromkeys(_BASES.split(), "base"),
+    **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), "reference"),
     "items": "items",
+    "dependencies": "dependencies",
 }
 
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "uniqueItems": (False,),
-    "nullable": (False,),
-    "minProperties": (0,),
-    "unevaluatedProperties": (True, {}),
-    "unevaluatedItems": (True, {}),
-    "propertyNames": (True, {}),
-    "dependentRequired": ({},),
-    "dependentSchemas": ({},),
-    "dependencies": ({},),
-    "not": (False,),
-}
-"""Values that say nothing, so that a keyword which is refused otherwise can be dropped."""
+REFUSED = frozenset({"extends", "disallow", "divisibleBy"})
+"""Keywords of draft 3 that decide what is valid, and that no later draft has."""
 
-REFUSED = frozenset(
-    {
-        "not",
-        "if",
-        "then",
-        "else",
-        "uniqueItems",
-        "contains",
-        "minContains",
-        "maxContains",
-        "propertyNames",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "unevaluatedProperties",
-        "unevaluatedItems",
-        "$dynamicRef",
-        "$dynamicAnchor",
-        "$recursiveRef",
-        "$recursiveAnchor",
-        "$vocabulary",
-        "nullable",
-        "extends",
-        "disallow",
-        "divisibleBy",
-    }
+_HEX = "%[0-9A-Fa-f]{2}"
+_CHAR = f"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_HEX})"
+_BARE = f"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|{_HEX})"
+_HOST = f"//(?:{_CHAR}*@)?(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_HEX})*(?::[0-9]*)?(?:/{_CHAR}*)*"
+_PATH = f"/(?:{_CHAR}+(?:/{_CHAR}*)*)?"
+_VARIABLE = f"(?:[A-Za-z0-9_]|{_HEX})(?:\\.?(?:[A-Za-z0-9_]|{_HEX}))*(?::[1-9][0-9]{{0,3}}|\\*)?"
+
+FORMAT_PATTERNS = {
+    "uri-reference": (
+        f"^(?:[A-Za-z][A-Za-z0-9+.-]*:(?:{_HOST}|{_PATH}|{_CHAR}+(?:/{_CHAR}*)*)?|{_HOST}|{_PATH}|{_BARE}+(?:/{_CHAR}*)*|)"
+        f"(?:\\?(?:{_CHAR}|[/?])*)?(?:#(?:{_CHAR}|[/?])*)?$"
+    ),
+    "uri-template": (f"^(?:[^\\x00-\\x20\"'%<>\\\\^`{{|}}\\x7F]|{_HEX}|\\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\\}})*$"),
+    "json-pointer": "^(?:/(?:[^/~]|~[01])*)*$",
+    "relative-json-pointer": "^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^/~]|~[01])*)*)$",
+}
+"""Formats that the engine doesn't know, as patterns (RFC 3986 without IP literals, RFC 6570, RFC 6901)."""
+
+FORMATS = frozenset(
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", *FORMAT_PATTERNS]
 )
-"""Keywords of some draft (or of OpenAPI) that decide what is valid, and that masks can't hold yet."""
-
-FORMATS = frozenset(["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"])
 """Formats that are enforced. Any other is an annotation, as JSON Schema has it, and dropped."""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_type(value: object) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
+
+
+_COUNTS = ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"]
+
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(_COUNTS, (_is_count, "a count, 0 or more")),
+    **dict.fromkeys(("minimum", "maximum"), (_is_number, "a number")),
+    **dict.fromkeys(
+        ("exclusiveMinimum", "exclusiveMaximum"), (lambda value: _is_number(value) or isinstance(value, bool), "a number")
+    ),
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    **dict.fromkeys(("pattern", "format"), (lambda value: isinstance(value, str), "a string")),
+    "required": (_is_names, "a list of names"),
+    "enum": (lambda value: isinstance(value, list), "a list of values"),
+    "uniqueItems": (lambda value: isinstance(value, bool), "true or false"),
+    "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
+    "dependentRequired": (
+        lambda value: isinstance(value, dict) and all(map(_is_names, value.values())),
+        "lists of names by name",
+    ),
+}
+"""By keyword: whether a value is one that it may have, and what was expected."""
 
 
 def misspelt(word: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, InvalidSchema, LimitExceeded, UnsupportedKeyword
 
-__all__ = ["explain_refusal"]
+__all__ = ["explain_refusal", "places"]
 
 _UNSUPPORTED = (
     (re.compile(r'Unimplemented keys: \["([^"]+)"'), None, "the grammar engine doesn't know it."),
@@ -32,18 +32,19 @@ def explain_refusal(error: GrammarError, schema: object) -> GrammarError:
         found = seen.search(message)
         if found:
             wanted = set((keywords or found[1]).split())
-            for keyword, pointer in _places(schema, "", wanted):
+            for keyword, pointer in places(schema, "", wanted):
                 return UnsupportedKeyword(keyword, pointer, f"{reason} ({message})")
     return InvalidSchema(f"Expected a JSON schema that can be followed: {message}")
 
 
-def _places(at: object, pointer: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
+def places(at: object, pointer: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
+    """Keyword and JSON pointer of every place in a schema where one of `wanted` stands."""
     if isinstance(at, dict):
         for key, value in at.items():
             here = f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
             if key in wanted:
                 yield key, here
-            yield from _places(value, here, wanted)
+            yield from places(value, here, wanted)
     elif isinstance(at, list):
         for index, value in enumerate(at):
-            yield from _places(value, f"{pointer}/{index}", wanted)
+            yield from places(value, f"{pointer}/{index}", wanted)

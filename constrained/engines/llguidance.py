@@ -60,6 +60,10 @@ class LlguidanceEngine:
         """A grammar for a normalised pattern, matched in full."""
         return self._compile(_whole(LLMatcher.grammar_from_regex(pattern), prefix), ())
 
+    def reads(self, pattern: str) -> bool:
+        """Whether the engine's regex parser knows every part of a pattern."""
+        return not LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), self._tokenizer)
+
     def lark(self, text: str, prefix: str = "") -> "LlguidanceGrammar":
         """A grammar in llguidance's Lark dialect."""
         whole = json.dumps({"grammars": [{"name": "lark", "lark_grammar": text}]})

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, InvalidSchema, LimitExceeded, UnsupportedKeyword
 from branchpoint.constrained.inhabited import prune_uninhabited
-from branchpoint.constrained.schema import normalise_schema
+from branchpoint.constrained.normalise import normalise_schema
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.vocabulary import Vocabulary
 from tests.constrained.corpus import accepts, compiled
@@ -24,12 +24,11 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "add
     [
         ({"not": {}}, "not", "/not"),
         ({"properties": {"a/b": {"minlength": 3}}}, "minlength", "/properties/a~1b/minlength"),
-        ({"items": [{}, {"if": {}}]}, "if", "/items/1/if"),
+        ({"items": [{}, {"extends": {}}]}, "extends", "/items/1/extends"),
         ({"$ref": "#/$defs/x", "$defs": {"x": {"uniqueItems": True}}}, "uniqueItems", "/$defs/x/uniqueItems"),
-        ({"nullable": True}, "nullable", "/nullable"),
         ({"minProperties": 2}, "minProperties", "/minProperties"),
         ({"$ref": "http://example.com/x"}, "$ref", "/$ref"),
-        ({"items": {"$id": "x", "items": {"$ref": "#/a"}}, "a": {}}, "$id", "/items/$id"),
+        ({"items": {"$id": "x", "$ref": "a"}}, "$id", "/items/$id"),
         ({"min_items": 1}, "min_items", "/min_items"),
         ({"maximum": 2**60}, "maximum", "/maximum"),
         ({"enum": [1, {"a": [10**20]}]}, "enum", "/enum"),

@@ -1,0 +1,144 @@
+r"""Patterns of JSON schemas, which are ECMA 262's and search, in words that the engine's regex parser reads the same way.
+
+`relax.py` asks for them. Look-aheads at the start become patterns of their own; what no automaton expresses is None.
+"""
+
+import re
+
+__all__ = ["engine_patterns"]
+
+_CLASSES = {
+    "d": "0-9",
+    "w": "A-Za-z0-9_",
+    "s": r"\t\n\x0B\f\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}",
+}
+_CONTROLS = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\f", "v": r"\x0B", "0": r"\x00"}
+_UNREADABLE = re.compile(r"\(\?<?[=!]|\\[1-9kbB]")
+_PIECE = re.compile(
+    r"\\u\{(?P<wide>[0-9A-Fa-f]{1,6})\}"
+    r"|\\u(?P<high>[dD][89abAB][0-9A-Fa-f]{2})\\u(?P<low>[dD][c-fC-F][0-9A-Fa-f]{2})"
+    r"|\\u(?P<four>[0-9A-Fa-f]{4})|\\x(?P<two>[0-9A-Fa-f]{2})|\\c(?P<control>[A-Za-z])"
+    r"|\\(?P<property>[pP]\{[^{}]*\})|\\(?P<escaped>.)"
+    r"|(?P<quantifier>\{[0-9]+(?:,[0-9]*)?\})|\(\?<(?P<name>[A-Za-z_$][\w$]*)>|(?P<plain>.)",
+    re.DOTALL,
+)
+_AHEAD = "(?="
+
+
+def engine_patterns(pattern: str) -> list[str] | None:
+    """Patterns that together match where `pattern` does, None where the engine has no words for it."""
+    ahead, rest = _leading(pattern)
+    if ahead and _has_branches(rest):
+        return None  # they would hold for the first branch only
+    if any(_UNREADABLE.search(each.replace("\\\\", "")) for each in (*ahead, rest)):
+        return None
+    written = [_write(each) for each in (*ahead, rest)]
+    return None if None in written else [each for each in written if each is not None]
+
+
+def _leading(pattern: str) -> tuple[list[str], str]:
+    """Look-aheads right after the first `^`, each as a pattern from there, and the pattern without them."""
+    found: list[str] = []
+    at = 1
+    while pattern.startswith("^") and pattern.startswith(_AHEAD, at):
+        end = _closing(pattern, at)
+        if end is None:
+            break
+        found.append(f"^(?:{pattern[at + len(_AHEAD) : end]})")
+        at = end + 1
+    return found, f"^{pattern[at:]}" if found else pattern
+
+
+def _has_branches(pattern: str) -> bool:
+    return _closing(f"({pattern})", 0) != len(pattern) + 1 or "|" in _outermost(pattern)
+
+
+def _outermost(pattern: str) -> str:
+    """The pattern without its groups, classes and escapes."""
+    bare = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern, flags=re.DOTALL)
+    while (inner := re.sub(r"\([^()]*\)", "", bare)) != bare:
+        bare = inner
+    return bare
+
+
+def _closing(pattern: str, opening: int) -> int | None:
+    """Where the group at `opening` closes."""
+    depth, at, in_class = 0, opening, False
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            if not depth:
+                return at
+        at += 1
+    return None
+
+
+def _write(pattern: str) -> str | None:
+    out: list[str] = []
+    class_start: int | None = None
+    for piece in _PIECE.finditer(pattern):
+        written = _piece(piece, in_class=class_start is not None)
+        if written is None:
+            return None
+        if piece["plain"] == "[" and class_start is None:
+            class_start = len(out)
+        elif piece["plain"] == "]" and class_start is not None:
+            body = "".join(out[class_start:])
+            if body in ("[", "[^"):  # nothing, and anything
+                out[class_start:] = [r"[\x00--\x00]" if body == "[" else r"[\s\S"]
+                written = "" if body == "[" else "]"
+            class_start = None
+        out.append(written)
+    return None if class_start is not None else "".join(out)
+
+
+def _piece(piece: "re.Match[str]", *, in_class: bool) -> str | None:
+    kind, text = piece.lastgroup, piece[0]
+    if kind == "low":
+        high, low = int(piece["high"], 16), int(piece["low"], 16)
+        return f"\\x{{{0x10000 + ((high - 0xD800) << 10) + low - 0xDC00:X}}}"
+    if kind in ("wide", "four", "two"):
+        code = int(piece[kind], 16)
+        return None if 0xD800 <= code <= 0xDFFF or code > 0x10FFFF else f"\\x{{{code:X}}}"
+    if kind == "control":
+        return f"\\x{{{ord(piece['control']) % 32:X}}}"
+    if kind == "property":
+        return text
+    if kind == "escaped":
+        return _escaped(piece["escaped"], in_class=in_class)
+    if kind == "name":
+        return None if in_class else "(?:"
+    if kind == "quantifier":
+        return re.sub(r"[{},]", lambda mark: f"\\{mark[0]}" if mark[0] != "," else ",", text) if in_class else text
+    return _plain(text, in_class=in_class)
+
+
+def _escaped(char: str, *, in_class: bool) -> str | None:
+    lower = char.lower()
+    if lower in _CLASSES:
+        members = _CLASSES[lower]
+        if in_class:
+            return members if char == lower else f"[^{members}]"
+        return f"[{members}]" if char == lower else f"[^{members}]"
+    if char in _CONTROLS:
+        return _CONTROLS[char]
+    if char == "b" and in_class:
+        return r"\x08"
+    if char.isalnum():
+        return char if char.isascii() and char in "aegijlmoqyzACEFGHIJKLMNOQRTUVXYZ" else None
+    return f"\\x{{{ord(char):X}}}"
+
+
+def _plain(char: str, *, in_class: bool) -> str:
+    if in_class:
+        return f"\\{char}" if char in "[&~" else char
+    if char == ".":
+        return r"[^\n\r\x{2028}\x{2029}]"
+    return f"\\{char}" if char in "{}]" else char

@@ -1,0 +1,84 @@
+"""A JSON-schema constraint from text to compiled grammar: normalise, relax, prune, compile; leave to the judge what is left.
+
+Called by the compiler. What the engine refuses of the relaxed schema is left out too, and it is tried again.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from branchpoint.constrained.documents import Documents
+from branchpoint.constrained.ecma import engine_patterns
+from branchpoint.constrained.engines.llguidance import LlguidanceEngine
+from branchpoint.constrained.errors import EmptyLanguage, GrammarError, UnsupportedKeyword
+from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.inhabited import prune_uninhabited
+from branchpoint.constrained.json_options import json_options
+from branchpoint.constrained.normalise import normalise_schema
+from branchpoint.constrained.refusals import explain_refusal, places
+from branchpoint.constrained.relax import relax_schema
+from branchpoint.constrained.schema import Schema, parse_schema
+from branchpoint.constrained.spec import JsonSchema
+
+__all__ = ["compile_json_schema"]
+
+_MAX_TRIES = 6
+_DROPS = (
+    (re.compile(r"min/maxProperties only supported"), "minProperties"),
+    (re.compile(r"patternProperty regexes .* are not disjoint"), "patternProperties"),
+    (re.compile(r"circular references with sibling keys"), "siblings"),
+    (re.compile(r"integer range|number range"), "minimum maximum exclusiveMinimum exclusiveMaximum"),
+)
+
+
+def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceEngine, documents: Documents) -> CompiledGrammar:
+    """The grammar of one JSON value after the text `prefix`. Raises GrammarErrors."""
+    parsed = parse_schema(constraint.schema)
+    root = normalise_schema(parsed, documents)
+    dropped: frozenset[str] = frozenset()
+    for attempt in range(_MAX_TRIES):
+        relaxed = relax_schema(root, dropped)
+        schema = prune_uninhabited(relaxed.schema)
+        options = json_options(schema, constraint.whitespace)
+        try:
+            grammar = engine.json_schema(options.text, options.engine, prefix, options.narrowed)
+        except GrammarError as error:
+            more = dropped | frozenset(_refused(error, root, engine))
+            if more == dropped or attempt == _MAX_TRIES - 1 or isinstance(error, EmptyLanguage):
+                raise explain_refusal(error, parsed) from error
+            dropped = more
+            continue
+        break
+    if not relaxed.loose:
+        return grammar
+    for keyword, pointer in places(parsed, "", set(relaxed.keywords)):
+        raise UnsupportedKeyword(keyword, pointer, "masks can't hold it yet; express it otherwise.")
+    raise UnsupportedKeyword(min(relaxed.keywords), "", "masks can't hold it yet; express it otherwise.")
+
+
+def _refused(error: GrammarError, root: Schema, engine: LlguidanceEngine) -> Iterator[str]:
+    """What to leave out after this error."""
+    message = str(error)
+    for seen, words in _DROPS:
+        if seen.search(message):
+            yield from words.split()
+    if "regex" in message:
+        yield from (pattern for pattern in _patterns(root) if not _readable(pattern, engine))
+
+
+def _patterns(at: Any) -> Iterator[str]:
+    if isinstance(at, dict):
+        if isinstance(at.get("pattern"), str):
+            yield at["pattern"]
+        if isinstance(at.get("patternProperties"), dict):
+            yield from at["patternProperties"]
+        for key, value in at.items():
+            if key not in ("const", "enum"):
+                yield from _patterns(value)
+    elif isinstance(at, list):
+        for value in at:
+            yield from _patterns(value)
+
+
+def _readable(pattern: str, engine: LlguidanceEngine) -> bool:
+    return all(map(engine.reads, engine_patterns(pattern) or ()))

@@ -1,0 +1,257 @@
+"""From a normalised schema to one that the grammar engine can follow and that accepts at least as much; and where it is more.
+
+What can be rewritten exactly is. The rest is left out here, and its places are named: `judge.py` holds the output to them.
+A place whose parts always apply is loose by itself; below `anyOf`, conditions and the like the outermost place answers.
+"""
+
+import math
+from dataclasses import dataclass
+
+from branchpoint.constrained.ecma import engine_patterns
+from branchpoint.constrained.keywords import FORMAT_PATTERNS
+from branchpoint.constrained.relax_objects import Context, ObjectRules
+from branchpoint.constrained.rewriting import Rewriter
+from branchpoint.constrained.schema import Schema, SchemaMap
+
+__all__ = ["Relaxed", "relax_schema"]
+
+_MAX_EXACT = 1 << 53
+_MAX_MULTIPLE = 1000
+_COPIED = ["type", "minLength", "maxLength", "minItems", "maxItems", "required"]
+_BOUNDS = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
+_FINITE = {"boolean": 2, "null": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """`schema` for the engine; `loose` holds the ids of the normalised schema's dicts that it is looser than."""
+
+    schema: Schema
+    loose: frozenset[int]
+    keywords: frozenset[str]
+
+
+def relax_schema(root: Schema, dropped: frozenset[str] = frozenset()) -> Relaxed:
+    """The schema for the engine. `dropped` names keywords (and patterns) that the engine refused before."""
+    if isinstance(root, bool):
+        return Relaxed(root, frozenset(), frozenset())
+    return _Relaxer(root, dropped).run()
+
+
+class _Relaxer:
+    """One walk over the schema and its definitions, and a fixed point over the references below conditions."""
+
+    def __init__(self, root: SchemaMap, dropped: frozenset[str]) -> None:
+        self.root = root
+        self.definitions: dict[str, Schema] = root.get("$defs", {})
+        self.rewriter = Rewriter(self.definitions)
+        self.dropped = dropped
+        self.loose: set[int] = set()
+        self.keywords: set[str] = set()
+        self.depends: dict[int, set[str]] = {}
+        self._objects = ObjectRules(self)
+
+    def run(self) -> Relaxed:
+        schema = self.relax({key: value for key, value in self.root.items() if key != "$defs"}, Context(id(self.root), False))
+        defined = {name: self.place(body) for name, body in self.definitions.items()}
+        if isinstance(schema, dict) and defined:
+            schema["$defs"] = defined
+        self._settle()
+        return Relaxed(schema, frozenset(self.loose), frozenset(self.keywords))
+
+    def _settle(self) -> None:
+        """Who refers below a condition to something loose answers for it."""
+        before = -1
+        while before != len(self.loose):
+            before = len(self.loose)
+            reached: dict[str, bool] = {}
+            for owner, names in self.depends.items():
+                if owner not in self.loose and any(self._reaches(name, reached) for name in names):
+                    self.loose.add(owner)
+
+    def _reaches(self, name: str, reached: dict[str, bool]) -> bool:
+        """Whether something loose lies in a definition or behind it."""
+        if name not in reached:
+            reached[name] = False
+            reached[name] = self._holds_loose(self.definitions.get(name, True), reached)
+        return reached[name]
+
+    def _holds_loose(self, at: object, reached: dict[str, bool]) -> bool:
+        if isinstance(at, list):
+            return any(self._holds_loose(each, reached) for each in at)
+        if not isinstance(at, dict):
+            return False
+        reference = at.get("$ref")
+        if id(at) in self.loose or (isinstance(reference, str) and self._reaches(reference.removeprefix("#/$defs/"), reached)):
+            return True
+        return any(self._holds_loose(value, reached) for key, value in at.items() if key not in ("const", "enum"))
+
+    def give_up(self, context: Context, keyword: str) -> None:
+        """Leave a keyword to the judge."""
+        self.loose.add(context.owner)
+        self.keywords.add(keyword)
+
+    def place(self, schema: Schema) -> Schema:
+        """Relax a subschema that answers for itself."""
+        return self.relax(schema, Context(id(schema), False))
+
+    def part(self, schema: Schema, context: Context) -> Schema:
+        """Relax a subschema that always applies where its parent does: it answers for itself, unless the parent can't."""
+        return self.relax(schema, context) if context.conditional else self.place(schema)
+
+    def branch(self, schema: Schema, context: Context) -> Schema:
+        """Relax a subschema that applies sometimes."""
+        return self.relax(schema, Context(context.owner, True))
+
+    def relax(self, schema: Schema, context: Context) -> Schema:
+        """The schema for the engine; what it leaves out is given up in the context's name."""
+        if isinstance(schema, bool):
+            return schema
+        result: SchemaMap = {key: schema[key] for key in _COPIED if key in schema}
+        extra: list[Schema] = []
+        if "$ref" in schema:
+            self._refer(schema, result, context)
+        self._values(schema, result, context)
+        self._numbers(schema, result, context)
+        self._strings(schema, result, extra, context)
+        self._arrays(schema, result, context)
+        self._objects.apply(schema, result, extra, context)
+        self._logic(schema, result, extra, context)
+        if extra:
+            result["allOf"] = [*result.get("allOf", ()), *extra]
+        return False if False in result.get("allOf", ()) else result
+
+    def _refer(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+        result["$ref"] = schema["$ref"]
+        if context.conditional:
+            self.depends.setdefault(context.owner, set()).add(schema["$ref"].removeprefix("#/$defs/"))
+
+    def _values(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+        for keyword in ("const", "enum"):
+            if keyword not in schema:
+                continue
+            if _is_exact(schema[keyword]):
+                result[keyword] = schema[keyword]
+            else:
+                self.give_up(context, keyword)
+
+    def _numbers(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+        for keyword in _BOUNDS:
+            if keyword in schema and keyword not in self.dropped and abs(schema[keyword]) <= _MAX_EXACT:
+                result[keyword] = schema[keyword]
+            elif keyword in schema:
+                self.give_up(context, keyword)
+        if "multipleOf" in schema:
+            if _numerator(schema["multipleOf"]) <= _MAX_MULTIPLE and "multipleOf" not in self.dropped:
+                result["multipleOf"] = schema["multipleOf"]
+            else:
+                self.give_up(context, "multipleOf")
+
+    def _strings(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
+        patterns: list[str] = []
+        if "pattern" in schema:
+            written = None if schema["pattern"] in self.dropped else engine_patterns(schema["pattern"])
+            if written is None:
+                self.give_up(context, "pattern")
+            patterns += written or ()
+        if schema.get("format") in FORMAT_PATTERNS:
+            patterns += engine_patterns(FORMAT_PATTERNS[schema["format"]]) or ()
+        elif "format" in schema:
+            result["format"] = schema["format"]
+        if patterns:
+            result["pattern"] = patterns[0]
+            extra += [{"pattern": each} for each in patterns[1:]]
+
+    def _arrays(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+        if "prefixItems" in schema:
+            result["prefixItems"] = [self.part(each, context) for each in schema["prefixItems"]]
+        if "items" in schema:
+            result["items"] = self.part(schema["items"], context)
+        if "contains" in schema and (schema.get("minContains", 1) > 0 or "maxContains" in schema):
+            self.give_up(context, "contains")
+            result["minItems"] = max(schema.get("minItems", 0), schema.get("minContains", 1))
+        if schema.get("uniqueItems") and schema.get("maxItems", 2) > 1:
+            self.give_up(context, "uniqueItems")
+            self._bound_unique(schema, result)
+        if "unevaluatedItems" in schema and schema["unevaluatedItems"] is not True:
+            beside = {"$ref", "allOf", "anyOf", "oneOf", "if", "contains", "items"} & schema.keys()
+            if not beside:
+                result["items"] = self.part(schema["unevaluatedItems"], context)
+            elif "items" not in schema:
+                self.give_up(context, "unevaluatedItems")
+
+    def _bound_unique(self, schema: SchemaMap, result: SchemaMap) -> None:
+        """No more items than there are values, so that the list never asks for one more."""
+        items = schema.get("items", True)
+        reference = items.get("$ref") if isinstance(items, dict) and len(items) == 1 else None
+        if isinstance(reference, str):
+            items = self.definitions.get(reference.removeprefix("#/$defs/"), True)
+        if not isinstance(items, dict) or "prefixItems" in schema:
+            return
+        count = len(items["enum"]) if "enum" in items else 1 if "const" in items else _FINITE.get(str(items.get("type")))
+        if count is not None:
+            result["maxItems"] = min(count, result.get("maxItems", count))
+
+    def _logic(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
+        if "allOf" in schema:
+            extra += [self.part(each, context) for each in schema["allOf"]]
+        if "anyOf" in schema:
+            self._choose([self.branch(each, context) for each in schema["anyOf"]], result, extra)
+        if "oneOf" in schema:
+            self._one_of(schema["oneOf"], result, extra, context)
+        if "not" in schema:
+            self._exactly({"not": schema["not"]}, "not", extra, context)
+        if "if" in schema and {"then", "else"} & schema.keys():
+            self._condition(schema, extra, context)
+
+    def _choose(self, branches: list[Schema], result: SchemaMap, extra: list[Schema]) -> None:
+        if "anyOf" in result:
+            extra.append({"anyOf": branches})
+        else:
+            result["anyOf"] = branches
+
+    def _one_of(self, branches: list[Schema], result: SchemaMap, extra: list[Schema], context: Context) -> None:
+        overlaps = self.rewriter.disjoint(branches)
+        if overlaps:
+            exact = self.rewriter.exact({"oneOf": branches})
+            if exact is not None:
+                extra.append(self.branch(exact, context))
+                return
+            self.give_up(context, "oneOf")
+        self._choose([self.branch(each, context) for each in branches], result, extra)
+
+    def _exactly(self, schema: SchemaMap, keyword: str, extra: list[Schema], context: Context) -> None:
+        exact = self.rewriter.exact(schema)
+        if exact is None:
+            self.give_up(context, keyword)
+        elif exact is not True and exact != {}:
+            extra.append(self.branch(exact, context))
+
+    def _condition(self, schema: SchemaMap, extra: list[Schema], context: Context) -> None:
+        otherwise = self.rewriter.exact({"not": schema["if"]})
+        if otherwise is None:
+            self.give_up(context, "if")
+            otherwise = True
+        holds: Schema = {"allOf": [schema["if"], schema.get("then", True)]}
+        fails: Schema = {"allOf": [otherwise, schema.get("else", True)]}
+        extra.append({"anyOf": [self.branch(holds, context), self.branch(fails, context)]})
+
+
+def _numerator(value: float) -> float:
+    """The size of an automaton for multiples: the value as an integer over a power of ten, without factors of ten."""
+    if isinstance(value, int):
+        while value % 10 == 0:
+            value //= 10
+        return value
+    digits = f"{value:.12f}".rstrip("0").replace(".", "")
+    return int(digits) if math.isclose(float(f"{value:.12f}"), value) and int(digits) else math.inf
+
+
+def _is_exact(value: object) -> bool:
+    """Whether the engine holds every number in `value` exactly."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -(1 << 63) <= value < 1 << 64
+    if isinstance(value, float):
+        return math.isfinite(value) and abs(value) <= _MAX_EXACT
+    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_is_exact, nested))

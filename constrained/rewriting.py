@@ -1,0 +1,151 @@
+"""Exact rewriting of what a grammar can't say (`not`, overlapping `oneOf`, conditions) into what it can: types, bounds, names.
+
+`relax.py` asks; the algebra of schemas is jsonschema-rs's canonical form, whose answers are equal to what was asked, or none.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jsonschema_rs
+
+from branchpoint.constrained.schema import Schema
+
+__all__ = ["Rewriter", "avoid", "is_plain"]
+
+_MAX_BRANCHES = 40
+_MAX_SIZE = 20_000
+_BEYOND = {"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"}
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NO = jsonschema_rs.canonical.Satisfiability.NO
+
+
+class Rewriter:
+    """Answers questions about schemas that refer to one set of definitions."""
+
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self._definitions = definitions
+        self._needed: dict[str, frozenset[str]] = {}
+
+    def exact(self, schema: Schema) -> Schema | None:
+        """An equal schema without what a grammar can't say, None where there is none (or it would be huge)."""
+        found = self._canonical(schema)
+        if found is None or found.kind == jsonschema_rs.canonical.CanonicalKind.RAW:
+            return None
+        written: Any = found.to_json_schema()
+        if isinstance(written, dict):
+            written = {key: value for key, value in written.items() if key != "$schema"}
+            if "$defs" in written or _mentions(written, "$ref"):
+                return None
+            written = _spelled(written)
+        plain: Schema = written
+        return plain if is_plain(plain) and len(json.dumps(plain)) <= _MAX_SIZE else None
+
+    def disjoint(self, branches: list[Schema]) -> list[tuple[int, int]]:
+        """The pairs of branches that may hold together; empty where it is proven that none can."""
+        if len(branches) > _MAX_BRANCHES:
+            return list(itertools.combinations(range(len(branches)), 2))
+        forms = [self._canonical(branch) for branch in branches]
+        return [
+            (one, other)
+            for one, other in itertools.combinations(range(len(branches)), 2)
+            if not self._apart(forms[one], forms[other])
+        ]
+
+    def _apart(self, one: Any, other: Any) -> bool:
+        if one is None or other is None:
+            return False
+        try:
+            return bool(one.intersect(other).satisfiability() == _NO)
+        except ValueError:
+            return False
+
+    def _canonical(self, schema: Schema) -> Any:
+        whole: Any = schema
+        if isinstance(schema, dict) and (names := self._reachable(schema)):
+            whole = {**schema, "$defs": {name: self._definitions[name] for name in names}}
+        if isinstance(whole, dict):
+            whole = {"$schema": _DIALECT, **whole}
+        try:
+            return jsonschema_rs.canonicalize(whole, validate_formats=True, offline=True)
+        except ValueError:
+            return None
+
+    def _reachable(self, schema: Schema) -> frozenset[str]:
+        found: set[str] = set()
+        waiting = list(_names(schema))
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                if name not in self._needed:
+                    self._needed[name] = frozenset(_names(self._definitions.get(name, True)))
+                waiting += self._needed[name]
+        return frozenset(found)
+
+
+def _spelled(at: Any) -> Any:
+    """With a pattern for each `not` that only names strings."""
+    if isinstance(at, list):
+        return [_spelled(each) for each in at]
+    if not isinstance(at, dict):
+        return at
+    result = {key: value if key in ("const", "enum") else _spelled(value) for key, value in at.items()}
+    barred = result.get("not")
+    if at.get("type") == "string" and isinstance(barred, dict) and len(barred) == 1:
+        values = barred.get("enum", [barred["const"]] if "const" in barred else [])
+        if values and all(isinstance(value, str) for value in values):
+            del result["not"]
+            result["allOf"] = [*result.get("allOf", ()), {"pattern": avoid(values)}]
+    return result
+
+
+def avoid(strings: Sequence[str]) -> str:
+    """A pattern of every string but these."""
+    trie: dict[str, Any] = {}
+    for string in strings:
+        at = trie
+        for char in string:
+            at = at.setdefault(char, {})
+        at[""] = {}
+    return f"^{_other(trie)}$"
+
+
+def _other(trie: dict[str, Any]) -> str:
+    """What a string may go on with at this point of the trie, so that it ends nowhere where the trie does."""
+    heads = [char for char in trie if char]
+    listed = "".join(f"\\u{{{ord(char):x}}}" for char in heads)
+    branches = [] if "" in trie else [""]
+    branches.append(f"[^{listed}][^]*" if heads else "[^]+")
+    branches += [f"\\u{{{ord(char):x}}}{_other(trie[char])}" for char in heads]
+    return f"(?:{'|'.join(branches)})"
+
+
+def is_plain(at: object) -> bool:
+    """Whether a schema has nothing that a grammar can't say."""
+    if isinstance(at, dict):
+        if _BEYOND & at.keys() or at.get("uniqueItems"):
+            return False
+        return all(is_plain(value) for key, value in at.items() if key not in ("const", "enum"))
+    return not isinstance(at, list) or all(map(is_plain, at))
+
+
+def _mentions(at: object, word: str) -> bool:
+    if isinstance(at, dict):
+        return word in at or any(_mentions(value, word) for value in at.values())
+    return isinstance(at, list) and any(_mentions(value, word) for value in at)
+
+
+def _names(at: object) -> Iterable[str]:
+    """Definitions that a schema refers to directly."""
+    if isinstance(at, dict):
+        reference = at.get("$ref")
+        if isinstance(reference, str):
+            yield reference.removeprefix("#/$defs/")
+        for key, value in at.items():
+            if key not in ("const", "enum", "$defs"):
+                yield from _names(value)
+    elif isinstance(at, list):
+        for value in at:
+            yield from _names(value)
