@@ -1,7 +1,8 @@
 """The radix tree beside a plain dictionary of whole pages, in a cache of a million tokens: `python -m benchmarks.radix`.
 
-Cases: `match_8192` (find and hold a cached prefix of 8,192 tokens, from a list of ids), `evict_1000` (free 1,000 pages). The peer
-is what a cache needs at least: a hash chain of whole pages in an ordered dictionary, exact to the page only.
+Cases: `match_8192` (find and hold a cached prefix of 8,192 tokens, from a list of ids), `evict_1000` (free 1,000 pages), and both
+again `hinted`: with pins and announced returns on every prompt, and a host tier that takes what is evicted. The peer is what a
+cache needs at least: a hash chain of whole pages in an ordered dictionary, exact to the page only.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks.report import Figure, Report
-from branchpoint.radix import BlockPool, PrefixKey, RadixTree
+from branchpoint.radix import BlockPool, HostTier, PrefixKey, RadixTree
 
 __all__ = ["main"]
 
@@ -84,28 +85,47 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def hint(tree: RadixTree, work: list[list[int]]) -> None:
+    """A return is announced for every prompt; every other one is pinned, as far as pins go."""
+    for number, tokens in enumerate(work):
+        tree.expect(PrefixKey("", tokens), number % 10, uses=1000)
+        if number % 2:
+            tree.pin(PrefixKey("", tokens), 600)
+
+
+def measure(report: Report, suffix: str, tree: RadixTree, chain: PageChain, work: list[list[int]]) -> None:
+    """Tree and chain in turn."""
+    ours, peer = [], []
+    for tokens in (work * 3)[:201]:
+        ours.append(seconds(lambda tokens=tokens: tree.match(PrefixKey("", tokens)).release()))  # type: ignore[misc]  # bound early
+        peer.append(seconds(lambda tokens=tokens: chain.pool.release(chain.match(tokens))))  # type: ignore[misc]  # bound early
+    figures = ("us", median(ours) * 1e6, PEER, median(peer) * 1e6)
+    report.add(Figure("radix", f"match_{LENGTH}{suffix}", *figures, lower_is_better=True))
+    rounds = min(15, tree.num_evictable // 1000)
+    ours = [seconds(lambda: tree.evict(1000)) for _ in range(rounds)]
+    peer = [seconds(lambda: chain.evict(1000)) for _ in range(rounds)]
+    figures = ("us", median(ours) * 1e6, PEER, median(peer) * 1e6)
+    report.add(Figure("radix", f"evict_1000{suffix}", *figures, lower_is_better=True))
+
+
 def main() -> None:
-    """Build both caches, measure them in turn, print every figure."""
+    """Build the caches, measure them in turn, print every figure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.radix", description=__doc__)
     parser.add_argument("--tokens", type=int, default=1_000_000, help="size of the cache")
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
     report = Report(json_only=options.json)
     work = prompts(options.tokens)
-    pool, plain = BlockPool(options.tokens // PAGE * 3 // 2, PAGE), BlockPool(options.tokens // PAGE * 3 // 2, PAGE)
-    tree, chain = RadixTree(pool), PageChain(plain)
-    fill(tree, pool, work)
-    for tokens in work:
-        chain.insert(tokens)
-    ours, peer = [], []
-    for tokens in (work * 3)[:201]:
-        ours.append(seconds(lambda tokens=tokens: tree.match(PrefixKey("", tokens)).release()))  # type: ignore[misc]  # bound early
-        peer.append(seconds(lambda tokens=tokens: plain.release(chain.match(tokens))))  # type: ignore[misc]  # bound early
-    report.add(Figure("radix", "match_8192", "us", median(ours) * 1e6, PEER, median(peer) * 1e6, lower_is_better=True))
-    rounds = min(15, tree.num_evictable // 1000)
-    ours = [seconds(lambda: tree.evict(1000)) for _ in range(rounds)]
-    peer = [seconds(lambda: chain.evict(1000)) for _ in range(rounds)]
-    report.add(Figure("radix", "evict_1000", "us", median(ours) * 1e6, PEER, median(peer) * 1e6, lower_is_better=True))
+    pages = options.tokens // PAGE * 3 // 2
+    for suffix, host in (("", None), ("_hinted", HostTier(pages, PAGE))):
+        pool = BlockPool(pages, PAGE)
+        tree, chain = RadixTree(pool, host=host), PageChain(BlockPool(pages, PAGE))
+        fill(tree, pool, work)
+        for tokens in work:
+            chain.insert(tokens)
+        if host:
+            hint(tree, work)
+        measure(report, suffix, tree, chain, work)
     report.close()
 
 

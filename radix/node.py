@@ -1,9 +1,8 @@
-"""One edge of the radix tree: a run of tokens, and the pages that end in it, on the device or in host memory.
+"""One edge of the radix tree: a run of tokens, and the pages that end in it. Down a path come pages on the device, then host slots.
 
-A page that spans several nodes of a path belongs to the lowest of them. So an inner node owns the pages which its tokens
-complete, `start // P` up to `end // P`; a leaf owns the last, partly filled one too. The first page of a node that starts
-inside a page holds the ancestors' tokens of that page as well. Down a path come first pages on the device, then host slots,
-never mixed.
+A page that spans several nodes of a path belongs to the lowest: an inner node owns pages `start // P` up to `end // P`, which its
+tokens complete; a leaf owns the last, partly filled one too. The first page of a node that starts inside a page holds the
+ancestors' tokens of that page as well.
 """
 
 from array import array

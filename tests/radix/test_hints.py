@@ -214,6 +214,14 @@ def test_a_conversation_that_is_used_again_is_whole_again(cache: Cache) -> None:
     assert cache.left(first, second) == [3, 0]
 
 
+def test_the_only_conversation_can_go_after_it_was_cut_and_used(cache: Cache) -> None:
+    first = cache.store(1, pages=4)
+    for left in (3, 2, 1, 0):
+        assert cache.tree.evict(1) == 1
+        assert cache.left(first) == [left]
+        cache.tree.match(first).release()
+
+
 def test_hints_end_where_the_next_turn_goes_on(cache: Cache) -> None:
     first = cache.store(1)
     cache.tree.expect(first, 5)

@@ -209,6 +209,18 @@ def test_copies_keep_their_order_and_directions_apart(cache: Cache) -> None:
     assert {slot for _, slot in steps[0][1]}.isdisjoint(slot for _, slot in steps[2][1])
 
 
+def test_a_page_filled_twice_is_filled_in_two_copies(cache: Cache) -> None:
+    key = cache.store([0, 1, 2, 3, 4, 5])
+    cache.tree.evict(2)
+    cache.step()
+    for _ in range(2):  # the first caller is aborted before the step
+        with cache.tree.match(key) as handle:
+            own = cache.pool.allocate(len(handle.host.held))
+            assert cache.tree.restore(key, handle, own) == 6
+        cache.pool.release(own)
+    assert cache.step() == [(False, ((0, 0), (1, 1))), (False, ((1, 1),))]
+
+
 def test_copies_that_were_never_made_make_the_tree_forget(cache: Cache) -> None:
     key = cache.store(list(range(8)))
     other = cache.store([9] * 8)
