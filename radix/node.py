@@ -1,4 +1,4 @@
-"""One edge of the radix tree: a run of tokens, and the pages that end in it. Down a path come pages on the device, then host slots.
+"""One edge of the radix tree: a run of tokens, and the pages that end in it. Down a path come device pages, then host slots.
 
 A page that spans several nodes of a path belongs to the lowest: an inner node owns pages `start // P` up to `end // P`, which its
 tokens complete; a leaf owns the last, partly filled one too. The first page of a node that starts inside a page holds the
