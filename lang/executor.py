@@ -23,7 +23,7 @@ from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice
 from branchpoint.lang.pieces import follow
 from branchpoint.lang.report import Record
 from branchpoint.lang.request import generate, select
-from branchpoint.lang.variables import CallEntry
+from branchpoint.lang.variables import CallEntry, Insert
 from branchpoint.runtime.errors import RequestAborted
 from branchpoint.runtime.messages import Text, Usage
 
@@ -113,6 +113,8 @@ class Executor:
                 await self._role(entry)
             elif isinstance(entry, Splice):
                 await self._splice(entry)
+            elif isinstance(entry, Insert):
+                await _insert(entry)
         except asyncio.CancelledError as error:
             record = _record(entry, begin, error)
             why = context.budget.over()
@@ -166,6 +168,14 @@ class Executor:
 
     async def _pumped(self, context: RunContext) -> None:
         await asyncio.gather(*self._pumps.pop(context, ()), return_exceptions=True)  # the run's own end tells what failed
+
+
+async def _insert(entry: Insert) -> None:
+    for need in entry.variable.needs():
+        await asyncio.wrap_future(need.done)
+    text = str(entry.variable.read())
+    entry.result = (Text(text),) if text else ()
+    entry.pieces.put(text)
 
 
 def _stop(entries: Iterable[Pending]) -> None:

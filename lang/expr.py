@@ -12,7 +12,7 @@ from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.options import Pick, SamplingOptions
 from branchpoint.lang.types import OutputType
 
-__all__ = ["Expr", "ExprLike", "Gen", "Join", "Leaf", "Literal", "RoleBegin", "RoleEnd", "Select", "flatten", "role"]
+__all__ = ["Expr", "ExprLike", "Gen", "Join", "Leaf", "Literal", "RoleBegin", "RoleEnd", "Select", "Slot", "flatten", "role"]
 
 
 class Expr:
@@ -80,7 +80,14 @@ class Join(Expr):
     parts: tuple[Expr, ...]
 
 
-Leaf = Literal | RoleBegin | RoleEnd | Gen | Select
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot(Expr):
+    """Text that is known later: the value of `source`, a variable of any state. Adding it never waits."""
+
+    source: object
+
+
+Leaf = Literal | RoleBegin | RoleEnd | Gen | Select | Slot
 ExprLike = Expr | str
 
 
@@ -93,7 +100,7 @@ def flatten(expression: ExprLike) -> Iterator[Leaf]:
         case Join():
             for part in expression.parts:
                 yield from flatten(part)
-        case Literal() | RoleBegin() | RoleEnd() | Gen() | Select():
+        case Literal() | RoleBegin() | RoleEnd() | Gen() | Select() | Slot():
             yield expression
         case _:
             raise ProgramMistake(_not_an_expression(expression))

@@ -27,6 +27,11 @@ class Fork(Sequence[State]):
         self._branches = branches
         self._chosen = False
 
+    @property
+    def parent(self) -> State:
+        """The state that was forked."""
+        return self._parent
+
     def __len__(self) -> int:
         return len(self._branches)
 

@@ -7,18 +7,21 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, cast, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
 from branchpoint.lang.backends.base import Backend
 from branchpoint.lang.backends.source import BackendLike
 from branchpoint.lang.defaults import find_backend
-from branchpoint.lang.errors import ProgramMistake
+from branchpoint.lang.errors import Origin, ProgramMistake
 from branchpoint.lang.options import RunConfig, SamplingOptions, merge, option_names, sampling_params
 from branchpoint.lang.run import Run
 from branchpoint.lang.runner import Job, run_async, run_here, run_streaming
 from branchpoint.lang.state import State
+
+if TYPE_CHECKING:
+    from branchpoint.lang.graph import Compiled
 
 __all__ = ["Program", "function"]
 
@@ -55,6 +58,12 @@ class Program(Generic[R]):
         self.asynchronous = inspect.iscoroutinefunction(function)
         self.name: str = getattr(function, "__name__", "program")
 
+    @property
+    def origin(self) -> Origin:
+        """Where the function is written."""
+        code = getattr(inspect.unwrap(self._function), "__code__", None)
+        return Origin(code.co_filename, code.co_firstlineno) if code is not None else Origin(self.name)
+
     def __repr__(self) -> str:
         return f"<Program {self.name}{self._signature}>"
 
@@ -73,6 +82,30 @@ class Program(Generic[R]):
             if not self._takes(name):
                 raise ProgramMistake(f"Program {self.name} has no parameter {name!r}; it is {self.name}{self._signature}.")
         return Program(self._function, {**self._defaults, **defaults})
+
+    def compile(self, **given: object) -> "Compiled":
+        """The program as a graph of calls, which can be shown, saved and run. It runs the function once, without any call.
+
+        `given` are arguments that the graph has as constants; a parameter that is neither given nor has a default stays one of
+        the graph. What isn't a graph (Python decides by a generated value) says so, with the line, and is interpreted.
+        """
+        from branchpoint.lang.graph import compile_program
+
+        return compile_program(self, given)
+
+    def prepare(
+        self, given: Mapping[str, object], placeholder: Callable[[str], object]
+    ) -> tuple[Callable[[State], object], tuple[str, ...]]:
+        """The function with arguments bound, and the names of those that were neither given nor have a default: placeholders."""
+        known = {**self._defaults, **given}
+        empty = inspect.Parameter.empty
+        open_names = tuple(
+            name
+            for name, parameter in self._signature.parameters.items()
+            if self._takes(name) and name not in known and parameter.default is empty
+        )
+        bound, function = self._bind((), known | {name: placeholder(name) for name in open_names}), self._function
+        return lambda state: function(state, *bound.args, **bound.kwargs), open_names
 
     def run(self, *args: object, **given: Any) -> Run[R]:
         """Run the program and give the finished run; what failed is raised.

@@ -12,13 +12,13 @@ from branchpoint.lang.attempt import Attempt, Mark, take_back
 from branchpoint.lang.caller import caller
 from branchpoint.lang.chain import text_of, turns_of
 from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
-from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, flatten, role
+from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, Slot, flatten, role
 from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry
 from branchpoint.lang.pieces import Log, read_call, read_so_far
 from branchpoint.lang.result import Meta
 from branchpoint.lang.scopes import RoleScope, TextScope
 from branchpoint.lang.stream import Reader, Replay
-from branchpoint.lang.variables import CallEntry, Fixed, Variable
+from branchpoint.lang.variables import CallEntry, Fixed, Insert, Variable
 
 if TYPE_CHECKING:
     from branchpoint.lang.fork import Aside, Fork
@@ -50,8 +50,6 @@ class State:
     def branch(self) -> tuple[int, ...]:
         """The way of forks to this state: the branch number at each fork, () for the program's own state."""
         return self.place.branch
-
-    # adding
 
     def __iadd__(self, expression: ExprLike) -> Self:
         self.check_alive()
@@ -97,6 +95,8 @@ class State:
                 opens = isinstance(leaf, RoleBegin)
                 self._role = name if opens else None
                 self._submit(RoleEntry(self._tail, origin, self.place, self._gate, role=name, opens=opens))
+            case Slot(source):
+                self._submit(Insert(self._tail, origin, self.place, self._gate, variable=cast(Variable, source)))
             case Gen() | Select():
                 entry = CallEntry(self._tail, origin, self.place, self._gate, expr=leaf, index=self._calls)
                 self._calls += 1
@@ -244,8 +244,8 @@ class State:
 
     def mark(self) -> Mark:
         """Where the state stands now, to `rollback` to."""
-        variables = (dict(self._variables), dict(self.own))
-        return Mark(self, self._tail, self._gate, self._role, *variables, self.forks, len(self.log))
+        variables, own = dict(self._variables), dict(self.own)
+        return Mark(self, self._tail, self._gate, self._role, variables, own, self.forks, len(self.log))
 
     def rollback(self, mark: Mark) -> None:
         """Go back to `mark`: text, variables and role. What still runs since then is aborted; a failure since then is forgotten.

@@ -12,7 +12,7 @@ from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.ledger import Entry, Pending, Place
 from branchpoint.lang.result import Meta, SampleMeta
 
-__all__ = ["CallEntry", "Fixed", "Joined", "Scope", "Variable"]
+__all__ = ["CallEntry", "Fixed", "Insert", "Joined", "Scope", "Variable"]
 
 
 class Variable(Protocol):
@@ -103,6 +103,21 @@ class CallEntry(Pending):
                 origin=self.origin,
                 branch=self.place.branch,
             ) from error
+
+
+class Insert(Pending):
+    """The text of a variable, of this state or another, put into the ledger when it is there."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, variable: Variable) -> None:
+        super().__init__(previous, origin, place, gate)
+        self.variable = variable
+
+    @property
+    def label(self) -> str:
+        """How errors call it."""
+        return "The text of a value"
 
 
 class Fixed:

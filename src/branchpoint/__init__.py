@@ -61,7 +61,11 @@ if TYPE_CHECKING:
     from branchpoint.lang.errors import UnknownVariable as UnknownVariable
     from branchpoint.lang.expr import Expr as Expr
     from branchpoint.lang.fork import Fork as Fork
+    from branchpoint.lang.graph import Compiled as Compiled
+    from branchpoint.lang.graph import load_graph as load_graph
+    from branchpoint.lang.nodes import InvalidGraph as InvalidGraph
     from branchpoint.lang.options import RunConfig as RunConfig
+    from branchpoint.lang.placeholder import Untraceable as Untraceable
     from branchpoint.lang.program import Program as Program
     from branchpoint.lang.program import function as function
     from branchpoint.lang.report import Report as Report
@@ -76,11 +80,13 @@ __all__ = [
     "BackendError",
     "BranchpointError",
     "ChoicesMethod",
+    "Compiled",
     "Engine",
     "Expr",
     "Fake",
     "Fork",
     "Incomplete",
+    "InvalidGraph",
     "Meta",
     "NotSupported",
     "OutOfBudget",
@@ -95,6 +101,7 @@ __all__ = [
     "ScoredOption",
     "State",
     "UnknownVariable",
+    "Untraceable",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -109,6 +116,7 @@ __all__ = [
     "get_server_info",
     "greedy_token_selection",
     "json_schema",
+    "load_graph",
     "regex",
     "select",
     "set_default_backend",
@@ -155,7 +163,10 @@ _ROOMS = {
     ),
     "branchpoint.lang.expr": ("Expr",),
     "branchpoint.lang.fork": ("Fork",),
+    "branchpoint.lang.graph": ("Compiled", "load_graph"),
+    "branchpoint.lang.nodes": ("InvalidGraph",),
     "branchpoint.lang.options": ("RunConfig",),
+    "branchpoint.lang.placeholder": ("Untraceable",),
     "branchpoint.lang.program": ("Program", "function"),
     "branchpoint.lang.report": ("Report",),
     "branchpoint.lang.result": ("Meta",),
