@@ -8,21 +8,21 @@ import time
 from branchpoint.runtime.messages import Call, Completed, Delta
 from branchpoint.runtime.serving.answer import EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
-from branchpoint.runtime.serving.logprobs import native_logprobs, native_top_logprobs
+from branchpoint.runtime.serving.logprobs import finite_event, native_logprobs, native_top_logprobs
 from branchpoint.runtime.serving.wire import Json
 
 __all__ = ["EventsView", "GenerateView"]
 
 
 class EventsView:
-    """Every event as it is, one JSON object a line. The terminal event is the last line."""
+    """Every event as it is, but for infinite logprobs, one JSON object a line. The terminal event is the last line."""
 
     stream = True
     lines = True
 
     def chunks(self, batch: EventBatch) -> list[object]:
         """The events themselves."""
-        return [event for _, event in batch]
+        return [finite_event(event) for _, event in batch]
 
     def tail(self) -> list[object]:
         """Nothing: the terminal event was the end."""

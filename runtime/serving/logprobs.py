@@ -6,16 +6,32 @@ JSON has no infinity: anything below -9999 is written as -9999.
 import codecs
 from collections.abc import Iterable, Sequence
 
-from branchpoint.runtime.messages import TokenLogprob
+import msgspec
+
+from branchpoint.runtime.messages import Completed, Delta, Event, TokenLogprob
 from branchpoint.runtime.serving.wire import Json
 
-__all__ = ["LOWEST", "chat_logprobs", "completion_logprobs", "native_logprobs", "native_top_logprobs"]
+__all__ = ["LOWEST", "chat_logprobs", "completion_logprobs", "finite_event", "native_logprobs", "native_top_logprobs"]
 
 LOWEST = -9999.0
 
 
 def _finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, LOWEST)
+
+
+def finite_event(event: Event) -> Event:
+    """The runtime's own event, for JSON."""
+    if isinstance(event, Delta) and event.logprobs:
+        return msgspec.structs.replace(event, logprobs=tuple(map(_finite_token, event.logprobs)))
+    if isinstance(event, Completed) and event.prompt_logprobs:
+        return msgspec.structs.replace(event, prompt_logprobs=tuple(map(_finite_token, event.prompt_logprobs)))
+    return event
+
+
+def _finite_token(entry: TokenLogprob) -> TokenLogprob:
+    top = tuple((token, max(logprob, LOWEST), text) for token, logprob, text in entry.top)
+    return TokenLogprob(entry.token, _finite(entry.logprob), entry.text, top)
 
 
 def _name(text: bytes) -> str:
