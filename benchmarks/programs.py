@@ -91,8 +91,8 @@ class Bench:
         return EngineThread(build_engine(config))
 
     def warm(self) -> None:
-        """Run something that isn't measured."""
-        run_programs(self._engine, SHAPES["few_shot"](-1))
+        """Run something that isn't measured, with a select and with roles: what is done once is done before."""
+        run_programs(self._engine, SHAPES["few_shot_select"](-1)[:1] + SHAPES["skeleton"](-1)[:1])
 
     def measure(self, shape: Shape, runs: int, uncached_runs: int) -> Measured:
         """Run one shape in every way, in turn."""

@@ -195,7 +195,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "judge": _judge,
         "skeleton": _skeleton,
         "chat_short": lambda run: _chat(run, "short", 30, 8),
-        "chat_long": lambda run: _chat(run, "long", 30, 48),
+        "chat_long": lambda run: _chat(run, "long", 30, 32),
         "json": _json,
     }
 )
