@@ -48,7 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     page_size: Annotated[int, Meta(description="Tokens in a page of KV, 1 to 128.")] = 16
     num_pages: Annotated[int | None, Meta(description="Pages of KV; sized from memory where left out.")] = None
     kv_memory_gib: Annotated[float | None, Meta(description="Memory for KV in GiB; what is free where left out.")] = None
-    max_batch_tokens: Annotated[int, Meta(description="Tokens that one step computes at most.")] = 2048
+    max_batch_tokens: Annotated[int, Meta(description="Tokens that one step computes at most; others wait for it.")] = 512
     max_sequences: Annotated[int, Meta(description="Sequences that run at once.")] = 128
     max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 503.")] = 4096
     policy: Annotated[Policy, Meta(description="Who is admitted next.")] = "program"

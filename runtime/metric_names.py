@@ -5,7 +5,7 @@ from typing import Literal
 
 __all__ = ["METRICS", "REASONS", "REFUSALS", "Metric"]
 
-REASONS = ("stop", "length", "abort", "error")
+REASONS = ("stop", "length", "abort", "error", "repetition")
 REFUSALS = ("invalid_request", "capacity", "overloaded")
 
 _TTFT = (
@@ -98,7 +98,25 @@ METRICS = (
     Metric("throughput", "gauge", None, "gen_throughput", "Generated tokens a second since the last look."),
     Metric("prompt", "counter", "prompt_tokens", "prompt_tokens", "Prompt tokens, cached ones too."),
     Metric("generated", "counter", "generation_tokens", "generation_tokens", "Generated tokens."),
-    Metric("cached", "counter", "prompt_tokens_cached", "cached_tokens", "Prompt tokens whose KV was reused."),
+    Metric("cached", "counter", "prompt_tokens_cached", None, "Prompt tokens whose KV was reused."),
+    Metric(
+        "cached_in",
+        "counter",
+        None,
+        "cached_tokens",
+        "Prompt tokens whose KV was reused, by where it lay.",
+        label="cache_source",
+        values=("device",),
+    ),
+    Metric(
+        "prompt_by",
+        "counter",
+        "prompt_tokens_by_source",
+        None,
+        "Prompt tokens by where their KV came from.",
+        label="source",
+        values=("local_compute", "local_cache_hit"),
+    ),
     Metric("queries", "counter", "prefix_cache_queries", None, "Prompt tokens looked up in the prefix cache."),
     Metric("hits", "counter", "prefix_cache_hits", None, "Prompt tokens found in the prefix cache."),
     Metric("preempted", "counter", "num_preemptions", "num_retracted_requests", "Sequences put back for want of pages."),
@@ -112,6 +130,9 @@ METRICS = (
     Metric("tpot", "histogram", "request_time_per_output_token_seconds", None, "Mean time a token, after the first.", _ITL),
     Metric("e2e", "histogram", "e2e_request_latency_seconds", "e2e_request_latency_seconds", "From arrival to the end.", _E2E),
     Metric("queue", "histogram", "request_queue_time_seconds", "queue_time_seconds", "Until the first batch.", _E2E),
+    Metric("prefill", "histogram", "request_prefill_time_seconds", None, "From the first batch to the first token.", _E2E),
+    Metric("decode", "histogram", "request_decode_time_seconds", None, "From the first token to the end.", _E2E),
+    Metric("inference", "histogram", "request_inference_time_seconds", None, "From the first batch to the end.", _E2E),
     Metric("prompt_size", "histogram", "request_prompt_tokens", "prompt_tokens_histogram", "Prompt tokens of a call.", _TOKENS),
     Metric("output_size", "histogram", "request_generation_tokens", "generation_tokens_histogram", "Tokens generated.", _TOKENS),
     Metric("n", "histogram", "request_params_n", None, "Samples asked for.", _N),

@@ -7,7 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 
 from branchpoint.runtime.messages import (
     Call,
@@ -60,6 +69,9 @@ class Metrics:
                 ("generated", generated),
             ):
                 board.count(key, value)
+            board.count("cached_in", cached, "device")
+            board.count("prompt_by", cached, "local_cache_hit")
+            board.count("prompt_by", prompt - cached, "local_compute")
             board.count("preempted", new.preemptions - old.preemptions)
             pages = stats.pages_free + stats.pages_cached + stats.pages_held
             board.set("running", stats.running)
@@ -83,6 +95,10 @@ class Metrics:
 
         return counted
 
+    def refused(self, kind: str) -> None:
+        """Count a request that was refused before it became a call; `kind` is one of REFUSALS."""
+        self._board.count("refused", label=kind)
+
     def render(self) -> bytes:
         """All series as text (`CONTENT_TYPE`)."""
         return self._board.render()
@@ -93,6 +109,8 @@ class _Board:
 
     def __init__(self, info: ModelInfo) -> None:
         self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):  # of this process, under the names that all use
+            collector(registry=self._registry)
         self._series: dict[tuple[str, str], list[Series]] = {}
         vllm = {"model_name": info.name, "engine": "0"}
         ranks = dict.fromkeys(("tp_rank", "pp_rank", "moe_ep_rank"), "0")
@@ -182,7 +200,12 @@ class _CallMeter:
 
     def _sizes(self, usage: Usage, now: float) -> None:
         board, call = self._board, self._call
+        began = self._arrived + usage.queue_seconds
         board.observe("queue", usage.queue_seconds)
+        board.observe("inference", max(0.0, now - began))
+        if self._first is not None:
+            board.observe("prefill", max(0.0, self._first - began))
+            board.observe("decode", now - self._first)
         board.observe("prompt_size", usage.prompt_tokens)
         board.observe("output_size", usage.completion_tokens)
         if isinstance(call, ScoreCall):

@@ -89,9 +89,13 @@ def build_app(gateway: Gateway, options: ServerOptions) -> ASGIApp:
 
 def _endpoint(gateway: Gateway, options: ServerOptions, parse: Parser) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        raw = await read_body(request, options.max_body_bytes)
-        body = decode_object(raw) if len(raw) < LARGE_BODY else await gateway.aside(partial(decode_object, raw))
-        return await parse(gateway, body, request.headers)
+        try:
+            raw = await read_body(request, options.max_body_bytes)
+            body = decode_object(raw) if len(raw) < LARGE_BODY else await gateway.aside(partial(decode_object, raw))
+            return await parse(gateway, body, request.headers)
+        except BranchpointError as error:
+            gateway.refused(error)
+            raise
 
     return endpoint
 

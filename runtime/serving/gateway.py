@@ -12,27 +12,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from http import HTTPStatus
 from typing import TypeVar
 
 import msgspec
 
+from branchpoint.errors import BranchpointError
 from branchpoint.runtime.client import EngineClient, OnEvent
-from branchpoint.runtime.errors import CapacityError, EngineDead
+from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, Overloaded
 from branchpoint.runtime.messages import Call, Ids, ModelInfo, ScoreCall, Segment, Text
 from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
+from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip
 from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
+from branchpoint.runtime.serving.limits import check_amount, check_ids, limits_of
 from branchpoint.runtime.stats import EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
-__all__ = ["ABORTED", "Gateway", "Loaded", "State", "check_ids", "request_id"]
+__all__ = ["ABORTED", "Gateway", "Loaded", "State", "request_id"]
 
 T = TypeVar("T")
 
 MAX_ID = 128
-MAX_SAMPLES = 4096
-MAX_OPTION_BYTES = 16 * 2**20
 ABORTED = "The request was aborted through /abort_request."
 
 
@@ -112,7 +113,7 @@ class Gateway:
         Raises ApiError 503 when not ready, 400 where a request of this id is in flight, InvalidRequest for too many samples.
         """
         loaded = self.loaded
-        _check_amount(calls)
+        check_amount(calls)
         if request_id in self._open:
             raise ApiError(400, f"A request with id {request_id!r} is still running; ids must be unique.", param="request_id")
         forget = partial(self._forget, request_id)
@@ -195,6 +196,13 @@ class Gateway:
             self._metrics.update(await asyncio.wrap_future(self._loaded.engine.stats()))
         return self._metrics.render()
 
+    def refused(self, error: BranchpointError) -> None:
+        """Count a request that `error` has kept from becoming a call."""
+        status = api_error(error).status
+        if self._metrics is not None:
+            kind = CapacityError.kind if isinstance(error, CapacityError) else InvalidRequest.kind
+            self._metrics.refused(Overloaded.kind if status == HTTPStatus.SERVICE_UNAVAILABLE else kind)
+
     async def flush_cache(self) -> None:
         """Forget all cached prefixes that no request uses."""
         await asyncio.wrap_future(self.loaded.engine.flush_cache())
@@ -215,7 +223,7 @@ class Gateway:
         info = self.loaded.info
         if tokens > self.loaded.longest:
             raise CapacityError(
-                f"{_limits(info)} However, your {param} contains {at_least}{tokens} tokens. Shorten it.", param=param
+                f"{limits_of(info)} However, your {param} contains {at_least}{tokens} tokens. Shorten it.", param=param
             )
 
     def check_output(self, tokens: int, sampling: SamplingParams, param: str) -> None:
@@ -227,7 +235,7 @@ class Gateway:
             name, wanted = ("min_tokens", sampling.min_tokens) if sampling.min_tokens else ("max_tokens", 1)
         if tokens + wanted > self.loaded.longest:
             asked = f"{tokens + wanted} tokens ({tokens} in {param}, {wanted} for the completion)"
-            raise CapacityError(f"{_limits(info)} However, you requested {asked}. Reduce either.", param=name)
+            raise CapacityError(f"{limits_of(info)} However, you requested {asked}. Reduce either.", param=name)
 
     def room(self, tokens: int) -> int:
         """How many tokens can follow a prompt of `tokens`; at least 1, so that a full prompt is refused as such."""
@@ -245,40 +253,6 @@ class Gateway:
         del self._open[request_id]
         if not self._open:
             self._idle.set()
-
-
-def _check_amount(calls: tuple[Call | ScoreCall, ...]) -> None:
-    """Refuse what would be many requests in one, and options that can't travel. Calls of one request share their options."""
-    samples = sum(call.sampling.n if isinstance(call, Call) else len(call.continuations) for call in calls)
-    if samples > MAX_SAMPLES:
-        raise bad_request(f"The request asks for {samples} outputs at once; at most {MAX_SAMPLES} can be had. Split it.", "n")
-    total, sizes = 0, dict[int, int]()
-    for call in calls:
-        options = (call.sampling, call.constraint, call.hints) if isinstance(call, Call) else (call.hints,)
-        if id(options[0]) not in sizes:
-            try:
-                sizes[id(options[0])] = len(msgspec.msgpack.encode(options))
-            except OverflowError as error:
-                raise bad_request("The request holds an integer that 64 bits can't.") from error
-        total += sizes[id(options[0])]
-    if total > MAX_OPTION_BYTES:
-        raise bad_request(
-            f"The options of {len(calls)} prompts take {total} bytes; at most {MAX_OPTION_BYTES} can be had. Split it."
-        )
-
-
-def _limits(info: ModelInfo) -> str:
-    """What bounds a request, in words that clients of other servers look for."""
-    context = f"This model's maximum context length is {info.context_length} tokens"
-    pool = info.num_pages * info.page_size
-    return f"{context}." if pool >= info.context_length else f"{context}, and this server's KV pool holds {pool}."
-
-
-def check_ids(tokens: Sequence[int], vocabulary_size: int, param: str) -> None:
-    """Raise InvalidRequest where a token id is none of the model's."""
-    for token in tokens:
-        if not 0 <= token < vocabulary_size:
-            raise bad_request(f"{param} holds token id {clip(str(token), 40)}; ids must be in [0, {vocabulary_size}).", param)
 
 
 def request_id(prefix: str, given: str | None, headers: Mapping[str, str]) -> str:

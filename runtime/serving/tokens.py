@@ -5,7 +5,8 @@ import msgspec
 from branchpoint.runtime.messages import Segment, Text
 from branchpoint.runtime.serving.chat import template_messages
 from branchpoint.runtime.serving.errors import bad_request
-from branchpoint.runtime.serving.gateway import Gateway, check_ids
+from branchpoint.runtime.serving.gateway import Gateway
+from branchpoint.runtime.serving.limits import check_ids
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenize", "tokenize"]

@@ -37,7 +37,11 @@ def values(metrics: Metrics) -> dict[str, float]:
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
-            own = [value for name, value in sample.labels.items() if name in ("reason", "finished_reason", "le")]
+            own = [
+                value
+                for name, value in sample.labels.items()
+                if name in ("reason", "finished_reason", "source", "cache_source", "le")
+            ]
             found["|".join([sample.name, *own])] = sample.value
     return found
 
@@ -77,7 +81,8 @@ def test_stats_move_gauges_and_add_to_counters() -> None:
     assert found["vllm:num_requests_running"] == found["sglang:num_running_reqs"] == 1
     assert found["vllm:kv_cache_usage_perc"] == found["sglang:token_usage"] == 0.5
     assert found["vllm:prompt_tokens_total"] == found["sglang:prompt_tokens_total"] == 100
-    assert found["vllm:prefix_cache_hits_total"] == found["sglang:cached_tokens_total"] == 25
+    assert found["vllm:prefix_cache_hits_total"] == found["sglang:cached_tokens_total|device"] == 25
+    assert found["vllm:prompt_tokens_by_source_total|local_compute"] == 75
     assert found["vllm:num_preemptions_total"] == 2
     assert found["sglang:gen_throughput"] == 25
     assert found["sglang:cache_hit_rate"] == 0.25
@@ -111,6 +116,8 @@ def test_a_call_is_timed_from_its_arrival_to_its_end() -> None:
         assert found[f"sglang:{name}_seconds_count"] == 1
     assert abs(found["vllm:request_time_per_output_token_seconds_sum"] - 0.125) < 1e-6
     assert found["sglang:queue_time_seconds_sum"] == found["vllm:request_queue_time_seconds_sum"] == 0.25
+    for name, total in {"prefill": 0.25, "decode": 0.5, "inference": 0.75}.items():
+        assert abs(found[f"vllm:request_{name}_time_seconds_sum"] - total) < 1e-6
     assert found["vllm:request_success_total|length"] == 1
     assert found["vllm:request_params_n_sum"] == 2
     assert found["sglang:num_so_requests_total"] == 1
@@ -133,6 +140,13 @@ def test_ends_are_counted_by_what_they_were() -> None:
     assert found["vllm:admission_rejections_total|overloaded"] == found["vllm:admission_rejections_total|capacity"] == 1
     assert found["sglang:num_aborted_requests_total"] == 1
     assert found["sglang:num_requests_total"] == 3
+
+
+def test_what_never_became_a_call_counts_as_refused() -> None:
+    metrics = Metrics(INFO)
+    metrics.refused("invalid_request")
+    assert values(metrics)["vllm:admission_rejections_total|invalid_request"] == 1
+    assert values(metrics)["process_resident_memory_bytes"] > 0
 
 
 def test_two_servers_in_one_process_count_apart() -> None:

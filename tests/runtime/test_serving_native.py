@@ -254,6 +254,13 @@ async def test_metrics_under_both_sets_of_names(site: Site) -> None:
     assert 'vllm:num_requests_running{engine="0",model_name="fake"} 0.0' in text
     assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="fake"} 1.0' in text
     assert "sglang:num_running_reqs{" in text and "vllm:time_to_first_token_seconds_count" in text
+    await site.complete(prompt="x" * 200)
+    await site.complete(model="other")
+    site.engine.failure = ("capacity", "no room")
+    await site.complete()
+    text = (await site.http.get("/metrics")).text
+    for reason, count in {"capacity": 2, "invalid_request": 1, "overloaded": 0}.items():
+        assert f'vllm:admission_rejections_total{{engine="0",model_name="fake",reason="{reason}"}} {count}.0' in text
     async with open_site(loaded=False) as loading:
         assert (await loading.http.get("/metrics")).status_code == 503
 

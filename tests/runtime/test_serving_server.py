@@ -28,7 +28,7 @@ class Run:
         self.engine = FakeEngine()
         self.told = list[str]()
         self.listener = bind("127.0.0.1", 0)
-        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.listener.getsockname()[1]}", timeout=10)
+        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.listener.getsockname()[1]}", timeout=60)
 
         def loaded() -> Loaded:
             load()
@@ -38,12 +38,12 @@ class Run:
         self.task = asyncio.create_task(server.run(self.listener))
 
     async def ready(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await self.http.get("/health")).status_code != 200:
                 await asyncio.sleep(0.005)
 
     async def held(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.engine.held) < count:
                 await asyncio.sleep(0.005)
 
@@ -72,7 +72,7 @@ async def test_sigterm_drains_and_exits_with_0() -> None:
         assert not run.task.done()
         run.engine.release()
         assert (await asking).status_code == 200
-        assert await asyncio.wait_for(run.task, 5) == 0 and run.engine.closed
+        assert await asyncio.wait_for(run.task, 60) == 0 and run.engine.closed
         assert run.told[0].startswith("Loading") and run.told[1].startswith("Ready: fake on http://127.0.0.1:")
 
 
@@ -89,7 +89,7 @@ async def test_what_outlasts_the_timeout_or_a_second_signal_is_answered_with_an_
             os.kill(os.getpid(), signal.SIGINT)
         assert (await asking).status_code == 503 and (await stream).status_code == 503
         assert (await asking).headers["retry-after"] == "1"
-        assert await asyncio.wait_for(run.task, 5) == 0
+        assert await asyncio.wait_for(run.task, 60) == 0
         assert len(run.engine.aborted) == 2
 
 
@@ -103,13 +103,13 @@ async def test_a_dead_engine_ends_the_server_with_1() -> None:
         assert run.engine.watcher is not None
         threading.Thread(target=run.engine.watcher, args=(run.engine.dead,)).start()
         assert (await asking).status_code == 500
-        assert await asyncio.wait_for(run.task, 5) == 1
+        assert await asyncio.wait_for(run.task, 60) == 1
         assert "killed by signal 9" in run.told[-1]
 
 
 async def test_while_the_model_loads_requests_are_answered_503() -> None:
     gate = threading.Event()
-    async with running(load=lambda: gate.wait(5) and None) as run:
+    async with running(load=lambda: gate.wait(60) and None) as run:
         answer = await run.ask()
         assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
         assert (await run.http.get("/readyz")).json() == {"status": "loading"}
@@ -118,20 +118,20 @@ async def test_while_the_model_loads_requests_are_answered_503() -> None:
         await run.ready()
         assert (await run.ask()).status_code == 200
         os.kill(os.getpid(), signal.SIGINT)
-        assert await asyncio.wait_for(run.task, 5) == 0
+        assert await asyncio.wait_for(run.task, 60) == 0
 
 
 async def test_sigterm_while_loading_gives_the_model_up() -> None:
     gate = threading.Event()
 
     def load() -> None:
-        gate.wait(5)
+        gate.wait(60)
         raise ModelError("The engine process ended while it loaded.")
 
     async with running(load, gate.set) as run:
         assert (await run.http.get("/health")).status_code == 503
         os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(run.task, 5) == 0
+        assert await asyncio.wait_for(run.task, 60) == 0
 
 
 async def test_a_model_that_cant_be_loaded_raises() -> None:
@@ -140,7 +140,7 @@ async def test_a_model_that_cant_be_loaded_raises() -> None:
 
     async with running(load) as run:
         with pytest.raises(ModelError, match="no such model"):
-            await asyncio.wait_for(run.task, 5)
+            await asyncio.wait_for(run.task, 60)
 
 
 def test_a_taken_port_is_refused() -> None:
