@@ -60,9 +60,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def run_programs(engine: bp.Engine, programs: list[Program[None]]) -> None:
-    """All at once, each under a name of its own."""
-    for number, program in enumerate(programs):
-        program.name = f"{program.name} {number}"
+    """All at once."""
     with ThreadPoolExecutor(len(programs)) as pool:
         for run in [pool.submit(program.run, backend=engine, config=bp.RunConfig(seed=1)) for program in programs]:
             run.result()

@@ -4,8 +4,9 @@ They have no hints, and a select is a request for each option. Each prompt's tex
 on as the recorded ids, the kindest form: text made again into tokens may not be the tokens whose KV is there.
 """
 
+import functools
+import queue
 import secrets
-import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -19,14 +20,13 @@ __all__ = ["Replay"]
 
 
 class Replay:
-    """`calls`, recorded from programs, made again on `client`. Use it once."""
+    """`calls`, recorded from programs, made again on `client` by the thread that runs it. Use it once."""
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, calls: Sequence[Answered]) -> None:
         self._client = client
         self._tokenizer = tokenizer
         self._log: list[tuple[str, Answered]] = []
-        self._done = threading.Event()
-        self._lock = threading.Lock()
+        self._ended = queue.SimpleQueue[tuple[Answered, Answered]]()
         self._requests = {original: _requests(original.call) for original in calls}
         self._texts = {original: tokenizer.decode(original.call.prompt, skip_special=False) for original in calls}
         self._open = {original: len(requests) for original, requests in self._requests.items()}
@@ -40,31 +40,28 @@ class Replay:
         """Make all calls and wait for their ends. Returns the log, as a Recorder's."""
         for original in [original for original, missing in self._missing.items() if missing == 0]:
             self._send(original)
-        self._done.wait()
+        while self._open:
+            original, answered = self._ended.get()
+            self._log.append(("ended", answered))
+            self._open[original] -= 1
+            if self._open[original] == 0:
+                del self._open[original]
+                self._go_on(original)
         return self._log
+
+    def _go_on(self, original: Answered) -> None:
+        for later in self._later[original]:
+            self._missing[later] -= 1
+            if self._missing[later] == 0:
+                self._send(later)
 
     def _send(self, original: Answered) -> None:
         for call in self._requests[original]:
             self._tokenizer.encode(self._texts[original], special=True)
             answered = Answered(call)
             self._log.append(("made", answered))
-            self._client.submit(call, watched(answered, lambda answered=answered: self._ended(original, answered)))  # type: ignore[misc]  # bound early
-
-    def _ended(self, original: Answered, answered: Answered) -> None:
-        ready = []
-        with self._lock:
-            self._log.append(("ended", answered))
-            self._open[original] -= 1
-            if self._open[original] == 0:
-                del self._open[original]
-                for later in self._later[original]:
-                    self._missing[later] -= 1
-                    if self._missing[later] == 0:
-                        ready.append(later)
-        for later in ready:
-            self._send(later)
-        if not self._open:
-            self._done.set()
+            done = functools.partial(self._ended.put, (original, answered))
+            self._client.submit(call, watched(answered, done))
 
 
 def _requests(call: Call | ScoreCall) -> list[Call | ScoreCall]:
