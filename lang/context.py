@@ -40,7 +40,7 @@ class RunContext:
         self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
         self.cancelled = False
         self.closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a forgotten reader cancels wherever it is collected, here too
         self._open: set[Pending] = set()
         self._failures: list[Failure] = []
         self._settled: list[Pending] = []

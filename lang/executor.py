@@ -96,7 +96,7 @@ class Executor:
         if entry.gate is not None and entry.gate.failure is not None:
             context.settle(entry, entry.gate.failure)
         elif context.cancelled or entry.dropped:
-            self._abort(entry, "the run ended")
+            self._abort(entry, _end_of(context))
         else:
             entry.task = asyncio.get_running_loop().create_task(self._perform(entry))
 
@@ -121,7 +121,7 @@ class Executor:
             if why is not None and not (context.cancelled or entry.dropped):
                 context.settle(entry, Failure(entry, OutOfBudget(why, partial="".join(entry.pieces.so_far()))), record)
             else:
-                why = "the run ended" if context.cancelled else "nobody reads it, or the backend was closed"
+                why = _end_of(context) if context.cancelled else "nobody reads it, or the backend was closed"
                 self._abort(entry, why, record)
         except Exception as error:  # noqa: BLE001  # the boundary to backends: whatever they raise becomes this call's failure
             context.settle(entry, Failure(entry, error), _record(entry, begin, error))
@@ -193,6 +193,10 @@ def _record(entry: Pending, begin: float, error: BaseException) -> Record | None
     if usage == Usage():
         return None
     return Record(entry.origin, entry.name, entry.kind, entry.place.branch, usage, time.perf_counter() - begin, wasted=True)
+
+
+def _end_of(context: RunContext) -> str:
+    return "the run ended" if context.closed else "the run was cancelled"
 
 
 async def _copy(state: "State") -> None:

@@ -64,6 +64,7 @@ class _Session:
         )
         self.state = State(Place(self.context))
         self.outcome: Future[Any] = Future()
+        self.outcome.set_running_or_notify_cancel()  # nobody who waits can take it away
         self._begin = time.perf_counter()
         self._end: float | None = None
         self.run: Run[Any] = Run(self.context, self.state, self.outcome, self.clock)
@@ -128,6 +129,7 @@ def _in_new_loop(awaitable: Awaitable[object]) -> object:
 
 def _in_thread(work: Callable[[], object]) -> "Future[object]":
     future: Future[object] = Future()
+    future.set_running_or_notify_cancel()  # who waits in an event loop and is cancelled there can't take it away
     context = contextvars.copy_context()
 
     def body() -> None:
@@ -155,9 +157,18 @@ def run_here(job: Job, backend: Backend, executor: Executor | None = None) -> Ru
 
 
 async def run_async(job: Job, backend: Backend) -> Run[Any]:
-    """Run in the caller's event loop; a plain function runs in a thread meanwhile. Raises what failed."""
+    """Run in the caller's event loop; a plain function runs in a thread meanwhile. Raises what failed.
+
+    Cancelling the task that waits aborts the run.
+    """
     if not job.asynchronous:
-        return cast(Run[Any], await asyncio.wrap_future(_in_thread(lambda: run_here(job, backend))))
+        threaded = _begin(job, backend, streams=False)
+        try:
+            await asyncio.wrap_future(threaded.outcome)
+        except asyncio.CancelledError:
+            threaded.run.cancel()
+            raise
+        return threaded.run
     with Executor(backend, max_concurrency=job.config.max_concurrency) as executor:
         session = _Session(job, executor)
         try:
@@ -171,9 +182,14 @@ async def run_async(job: Job, backend: Backend) -> Run[Any]:
 
 def run_streaming(job: Job, backend: Backend) -> Run[Any]:
     """Begin to run in a thread of its own, and give the run at once. What fails is raised by reading it."""
+    return _begin(job, backend, streams=True).run
+
+
+def _begin(job: Job, backend: Backend, *, streams: bool) -> _Session:
+    """Run in a thread of its own; it ends with the session's outcome."""
     executor = Executor(backend, max_concurrency=job.config.max_concurrency)
     executor.__enter__()
-    session = _Session(job, executor, streams=True)
+    session = _Session(job, executor, streams=streams)
 
     def work() -> None:
         value, failure = None, None
@@ -187,4 +203,4 @@ def run_streaming(job: Job, backend: Backend) -> Run[Any]:
         session.publish(value, failure)
 
     _in_thread(work)
-    return session.run
+    return session

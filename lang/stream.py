@@ -129,13 +129,16 @@ class Replay(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """One reader of a stream, in threads (`for`) or event loops (`async for`); a context manager that closes it."""
+    """One reader of a stream, in threads (`for`) or event loops (`async for`).
+
+    A context manager that closes it; one that nobody holds any more, as after `for … break`, is closed too.
+    """
 
     def __init__(self, items: Iterator[T], async_items: AsyncIterator[T], on_close: Callable[[], None]) -> None:
+        self._closed = False
         self._items = items
         self._async_items = async_items
         self._on_close = on_close
-        self._closed = False
 
     def __iter__(self) -> "Reader[T]":
         return self
@@ -158,6 +161,9 @@ class Reader(Generic[T]):
         if not self._closed:
             self._closed = True
             self._on_close()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> "Reader[T]":
         return self

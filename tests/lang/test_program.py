@@ -281,6 +281,25 @@ async def test_p4_a_cancelled_arun_aborts_its_call() -> None:
     assert not threads()
 
 
+async def test_p4_a_cancelled_arun_of_a_plain_function_aborts_its_call() -> None:
+    @bp.function
+    def program(s: bp.State) -> str:
+        s += bp.gen("x")
+        value: str = s["x"]
+        return value
+
+    fake = bp.Fake(Reply("abc", delay=60))
+    task = asyncio.create_task(program.arun(backend=fake))
+    while not fake.requests:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    while threads():
+        await asyncio.sleep(0.001)
+    assert fake.aborted
+
+
 def test_p4_runs_in_threads_share_a_backend() -> None:
     fake = bp.Fake("abc")
     values: list[str] = []

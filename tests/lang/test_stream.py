@@ -174,6 +174,26 @@ def test_t1_closing_a_reader_of_the_whole_text_aborts_the_run_when_asked() -> No
         run.wait()
 
 
+def test_t1_leaving_a_loop_over_the_only_reader_aborts_when_asked() -> None:
+    fake = bp.Fake(Reply("abcdef" * 100, delay=0.005), piece=1)
+    run = bp.function(lambda s: s.__iadd__(bp.gen("x")) and None).stream(backend=fake)
+    for _ in run.text_iter("x", cancel=True):
+        break
+    with pytest.raises(bp.ProgramError, match="nobody reads it"):
+        run.wait()
+    assert fake.aborted
+
+
+def test_t1_a_cancelled_run_says_so_to_its_readers() -> None:
+    fake = bp.Fake(Reply("abcdef" * 100, delay=0.005), piece=1)
+    run = bp.function(lambda s: s.__iadd__(bp.gen("x")) and None).stream(backend=fake)
+    reader = run.text_iter("x")
+    next(reader)
+    run.cancel()
+    with pytest.raises(bp.ProgramError, match="the run was cancelled"):
+        list(reader)
+
+
 async def test_t1_an_async_reader_can_give_up() -> None:
     fake = bp.Fake(Reply("abcdef", delay=0.02), piece=1)
     run = bp.function(lambda s: s.__iadd__(bp.gen("x")) and None).stream(backend=fake)
