@@ -73,9 +73,8 @@ class Compiled:
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
 
-def trace_program(program: "Program[Any]", given: Mapping[str, object]) -> tuple[Trace, Graph]:
+def trace_program(program: "Program[Any]", given: Mapping[str, object], trace: Trace) -> Graph:
     """Trace a program: parameters neither given nor with a default are placeholders. Raises Untraceable, or what it raises."""
-    trace = Trace(program.name)
     body, open_names = program.prepare(given, trace.argument)
     if program.asynchronous:
         raise Untraceable("it is `async def`", program.origin)
@@ -89,13 +88,14 @@ def trace_program(program: "Program[Any]", given: Mapping[str, object]) -> tuple
         if not len(trace.placeholders):
             raise
         raise Untraceable(f"it raises {type(error).__name__} ({error})", failing_line(error)) from error
-    return trace, verify(graph_from_json(graph_to_json(graph)))
+    return verify(graph_from_json(graph_to_json(graph)))
 
 
 def compile_program(program: "Program[Any]", given: Mapping[str, object]) -> Compiled:
     """See `Program.compile`."""
+    trace = Trace(program.name)
     try:
-        trace, graph = trace_program(program, given)
+        graph = trace_program(program, given, trace)
     except Untraceable as reason:
         return Compiled(None, program.bind(**given), reason)
     return Compiled(graph, _program(graph, trace.outputs))

@@ -22,6 +22,7 @@ from branchpoint.lang.state import State
 
 if TYPE_CHECKING:
     from branchpoint.lang.graph import Compiled
+    from branchpoint.lang.lint import Finding
 
 __all__ = ["Program", "function"]
 
@@ -92,6 +93,16 @@ class Program(Generic[R]):
         from branchpoint.lang.graph import compile_program
 
         return compile_program(self, given)
+
+    def check(self, **given: Any) -> "tuple[Finding, ...]":
+        """What is wrong with the program, or costs for nothing, found before any token is spent; it runs the function twice.
+
+        `given` as for `compile`. With `backend=` prompts are held against the model's context, where the backend can measure.
+        """
+        from branchpoint.lang.lint import lint
+
+        backend = given.pop("backend", None) if not self._takes("backend") else None
+        return lint(self, given, find_backend(backend) if backend is not None else None)
 
     def prepare(
         self, given: Mapping[str, object], placeholder: Callable[[str], object]

@@ -34,7 +34,8 @@ __all__ = ["Trace", "TraceFork", "TraceState"]
 
 
 class Trace:
-    """What was written down. `outputs` are the types of gens by node; they are Python's, so they aren't in the graph.
+    """What was written down. `outputs` are the types of gens by node, which are Python's, so not in the graph; `read`
+    the nodes whose values the program asked for.
 
     Stands in for a run's context where states ask for one: whether it is open, what its program is called.
     """
@@ -45,6 +46,7 @@ class Trace:
         self.origins: list[Origin] = []
         self.outputs: dict[int, OutputType] = {}
         self.placeholders = Placeholders()
+        self.read: set[int] = set()
         self.states = 0
 
     def check_open(self) -> None:
@@ -90,6 +92,8 @@ class _Traced:
         return ()
 
     def read(self) -> object:
+        if isinstance(self._placeholder.template, op.Of):
+            self._trace.read.add(self._placeholder.template.of)
         return self._placeholder
 
     def meta(self) -> Meta:

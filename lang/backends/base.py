@@ -6,13 +6,13 @@ which understands ids reuses every token of KV; one that doesn't says so before 
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from branchpoint.constrained.spec import Constraint
 from branchpoint.runtime.messages import Event, Hints, Ids, Scored, Segment, Text
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Backend", "Capabilities", "GenerateRequest", "Ids", "Message", "ScoreRequest", "Segment", "Text"]
+__all__ = ["Backend", "Capabilities", "GenerateRequest", "Ids", "Measuring", "Message", "ScoreRequest", "Segment", "Text"]
 
 Message = Mapping[str, object]
 """A chat message: `role`, `content`, and what the model's chat template knows besides."""
@@ -86,3 +86,11 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Give back what the backend holds; running requests fail."""
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A backend that can tell how long a prompt is without running it."""
+
+    async def measure(self, segments: Sequence[Segment]) -> tuple[int, int]:
+        """The number of tokens of these segments, and how many the model's context has."""

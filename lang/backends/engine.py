@@ -81,6 +81,11 @@ class EngineBackend(Dispatched):
         """See `Backend`. Raises InvalidRequest where the model has no chat template, or it refuses the messages."""
         return self.tokenizer.render(messages, add_generation_prompt=add_generation_prompt)
 
+    async def measure(self, segments: Sequence[Segment]) -> tuple[int, int]:
+        """See `Measuring`."""
+        prompt = await self._aside(segments, lambda: self.tokenizer.prepare(segments, heal=False))
+        return len(prompt.tokens), self.client.info.context_length
+
     async def flush_cache(self) -> None:
         """Forget all prefixes that no call uses."""
         await asyncio.wrap_future(self.client.flush_cache())
@@ -109,13 +114,16 @@ class EngineBackend(Dispatched):
 class Engine:
     """A model that runs in this process, for programs (`run(backend=engine)`) and for direct calls.
 
-    `model` is a Hugging Face folder, a GGUF file, an installed demo model or `dummy:ARCH`; `options` are those of `EngineConfig`.
+    `model` (`model_path` is its name in SGLang) is a Hugging Face folder, a GGUF file, an installed demo model or `dummy:ARCH`;
+    `options` are those of `EngineConfig`.
     Close it, or use it as a context manager (`with` or `async with`). Raises ModelError where the model can't be loaded,
     CapacityError where its KV doesn't fit, InvalidRequest for an unknown or impossible option.
     """
 
-    def __init__(self, model: str | Path = "smollm2", **options: object) -> None:
-        thread = EngineThread(build_engine(_config(model, options)))
+    def __init__(self, model: str | Path | None = None, *, model_path: str | Path | None = None, **options: object) -> None:
+        if model is not None and model_path is not None:
+            raise InvalidRequest("model and model_path are one option; give one.", param="model")
+        thread = EngineThread(build_engine(_config(model or model_path or "smollm2", options)))
         self._join(thread, thread.tokenizer)
 
     @classmethod
@@ -225,6 +233,10 @@ class Engine:
     def close(self) -> None:
         """End the engine; what still runs fails. Calling it again does nothing."""
         self.backend.shutdown()
+
+    def shutdown(self) -> None:
+        """`close` by its other name."""
+        self.close()
 
     async def aclose(self) -> None:
         """As `close`, in an event loop."""

@@ -89,12 +89,14 @@ class Fake(Dispatched):
         template: Callable[[Sequence[Message], bool], str] | None = chatml,
         capabilities: Capabilities | None = None,
         piece: int = 3,
+        context_length: int = 1 << 20,
     ) -> None:
         self._script = script
         self._scores = scores or {}
         self._template = template
         self._capabilities = capabilities or Capabilities()
         self._piece = piece
+        self._context_length = context_length
         self._used: dict[str, _Counter] = {}
         self._cache: list[str] = []  # sorted: the longest common prefix is with a neighbour
         self.requests: list[GenerateRequest | ScoreRequest] = []
@@ -155,6 +157,10 @@ class Fake(Dispatched):
         if self._template is None:
             raise BackendError("This fake has no chat template; use plain text instead of roles.")
         return self._template(messages, add_generation_prompt)
+
+    async def measure(self, segments: Sequence[Segment]) -> tuple[int, int]:
+        """Characters of the segments; the context is as given, and nothing is held to it."""
+        return sum(len(segment.text) for segment in segments), self._context_length
 
     async def flush_cache(self) -> None:
         """Forget which prompts were seen."""

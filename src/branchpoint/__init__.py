@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from branchpoint.lang.backends.engine import Engine as Engine
     from branchpoint.lang.backends.fake import Fake as Fake
     from branchpoint.lang.backends.http import RuntimeEndpoint as RuntimeEndpoint
+    from branchpoint.lang.backends.source import BackendLike as BackendLike
     from branchpoint.lang.calls import assistant as assistant
     from branchpoint.lang.calls import assistant_begin as assistant_begin
     from branchpoint.lang.calls import assistant_end as assistant_end
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from branchpoint.lang.fork import Fork as Fork
     from branchpoint.lang.graph import Compiled as Compiled
     from branchpoint.lang.graph import load_graph as load_graph
+    from branchpoint.lang.lint import Finding as Finding
     from branchpoint.lang.nodes import InvalidGraph as InvalidGraph
     from branchpoint.lang.options import RunConfig as RunConfig
     from branchpoint.lang.placeholder import Untraceable as Untraceable
@@ -78,12 +80,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BackendError",
+    "BackendLike",
     "BranchpointError",
     "ChoicesMethod",
     "Compiled",
     "Engine",
     "Expr",
     "Fake",
+    "Finding",
     "Fork",
     "Incomplete",
     "InvalidGraph",
@@ -142,6 +146,7 @@ _ROOMS = {
     "branchpoint.lang.backends.engine": ("Engine",),
     "branchpoint.lang.backends.fake": ("Fake",),
     "branchpoint.lang.backends.http": ("RuntimeEndpoint",),
+    "branchpoint.lang.backends.source": ("BackendLike",),
     "branchpoint.lang.choices": (
         "ChoicesMethod",
         "ScoredOption",
@@ -164,6 +169,7 @@ _ROOMS = {
     "branchpoint.lang.expr": ("Expr",),
     "branchpoint.lang.fork": ("Fork",),
     "branchpoint.lang.graph": ("Compiled", "load_graph"),
+    "branchpoint.lang.lint": ("Finding",),
     "branchpoint.lang.nodes": ("InvalidGraph",),
     "branchpoint.lang.options": ("RunConfig",),
     "branchpoint.lang.placeholder": ("Untraceable",),
