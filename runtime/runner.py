@@ -94,6 +94,6 @@ def load_runner(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
 def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     device = pick_device(config)
     loaded = load_model(config, device)
-    pool = size_pool(config, loaded.config, loaded.dtype, device)
-    attention = CpuAttention(loaded.config, pool.num_pages, config.page_size, loaded.dtype, device)
+    pool = size_pool(config, loaded.config, loaded.kv_dtype, device)
+    attention = CpuAttention(loaded.config, pool.num_pages, config.page_size, loaded.kv_dtype, device)
     return TorchRunner(loaded.model, attention, Sampler(loaded.config.eos_token_ids), device), loaded

@@ -87,6 +87,11 @@ class Measured:
             self._read_seconds = _read_seconds() / min(self._threads, _READERS)
         self.choices: dict[tuple[int, int, bool], tuple[str, ...]] = {}
 
+    @property
+    def is_coarse(self) -> bool:
+        """Whether forms below bfloat16 are allowed: the file itself is coarser than that."""
+        return not {"int4", "int8"}.isdisjoint(self._allowed)
+
     def create(self, source: LinearSource) -> MeasuredLinear:
         """See `LinearMethod`."""
         blocks = source.four_bit() if source.shape[1] % GROUP == 0 else None

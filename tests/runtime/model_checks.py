@@ -14,12 +14,14 @@ from branchpoint.runtime.models.base import Model
 
 
 class DenseAttention:
-    """Attention of one sequence over all that it was fed, without pages."""
+    """Attention of one sequence over all that it was fed, without pages; `dtype` is that of the cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self._dtype = dtype
         self._held: dict[int, Tensor] = {}
 
     def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
+        q, kv = q.to(self._dtype), kv.to(self._dtype)
         if layer_index in self._held:
             kv = torch.cat((self._held[layer_index], kv))
         self._held[layer_index] = kv
@@ -31,9 +33,9 @@ class DenseAttention:
         return out.squeeze(0).transpose(0, 1)
 
 
-def logits_of(model: Model, tokens: Sequence[int], *, at_once: bool = True) -> Tensor:
+def logits_of(model: Model, tokens: Sequence[int], *, at_once: bool = True, kv_dtype: torch.dtype = torch.float32) -> Tensor:
     """Logits of every position, [T, vocabulary], of one forward pass or of one for each token."""
-    attention, positions = DenseAttention(), torch.arange(len(tokens))
+    attention, positions = DenseAttention(kv_dtype), torch.arange(len(tokens))
     steps = [positions] if at_once else list(positions.split(1))
     with torch.inference_mode():
         return torch.cat([model.logits(model.forward(torch.tensor(tokens)[step], step, attention)) for step in steps])

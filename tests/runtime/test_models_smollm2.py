@@ -13,6 +13,7 @@ from branchpoint.runtime.layers.linear import LinearMethod, LinearSource, PlainL
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.models.decoder import load_decoder
 from branchpoint.runtime.parallel import Shard
+from branchpoint.runtime.quant.bfloat16 import bfloat16_fast
 from branchpoint.runtime.quant.measured import FORMS, Measured
 from branchpoint.runtime.tokenizer import load_tokenizer
 from branchpoint.runtime.weights.gguf import GgufCheckpoint
@@ -78,13 +79,13 @@ class Shifted:
         return PlainLinear(blocks.dense() + (noise * blocks.scale.unsqueeze(-1)).flatten(-2), None)
 
 
-def relative_errors(exact: Model, other: Model, prompts: list[list[int]]) -> Tensor:
+def relative_errors(exact: Model, other: Model, prompts: list[list[int]], kv_dtype: torch.dtype = torch.float32) -> Tensor:
     """Of each position's logits: each prompt fed at once, and the first one token by token too."""
     errors = []
     for prompt in prompts:
-        expected, got = logits_of(exact, prompt), logits_of(other, prompt)
+        expected, got = logits_of(exact, prompt), logits_of(other, prompt, kv_dtype=kv_dtype)
         errors.append((got - expected).norm(dim=1) / expected.norm(dim=1))
-    expected, got = logits_of(exact, prompts[0]), logits_of(other, prompts[0], at_once=False)
+    expected, got = logits_of(exact, prompts[0]), logits_of(other, prompts[0], at_once=False, kv_dtype=kv_dtype)
     errors.append((got - expected).norm(dim=1) / expected.norm(dim=1))
     return torch.cat(errors)
 
@@ -111,8 +112,13 @@ def test_every_form_of_auto_stays_within_the_files_own_error(
     assert error < quantisation_error
 
 
+def test_keys_and_values_in_bfloat16_are_as_near_as_weights_in_it(exact: Model, prompts: list[list[int]]) -> None:
+    assert float(relative_errors(exact, exact, prompts, torch.bfloat16).mean()) < 0.04
+
+
 def test_auto_stays_within_the_files_own_error(exact: Model, prompts: list[list[int]], quantisation_error: float) -> None:
-    chosen = load_model(EngineConfig(model="smollm2"), CPU).model
-    errors = relative_errors(exact, chosen, prompts)
+    chosen = load_model(EngineConfig(model="smollm2"), CPU)
+    assert chosen.kv_dtype == (torch.bfloat16 if bfloat16_fast() else torch.float32)
+    errors = relative_errors(exact, chosen.model, prompts, chosen.kv_dtype)
     assert float(errors.mean()) < 0.25
     assert float(errors.mean()) < quantisation_error
