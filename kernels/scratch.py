@@ -3,6 +3,8 @@
 Owned by whoever owns the cache, handed to `paged_attention`.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ class Scratch:
     def gather(self, source: Tensor, index: Tensor) -> Tensor:
         """Entries `index` int64 [N] of the first dimension of source [S, ...], as a tensor [N, ...]."""
         shape = (index.shape[0], *source.shape[1:])
-        size = shape[0] * source[0].numel()
+        size = math.prod(shape)
         if size > self._held.numel():
             self._held = source.new_empty(size)
         out = self._held[:size].view(shape)
