@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from branchpoint.lang.backends.base import Backend
 from branchpoint.lang.chain import prompt_of, text_of, turns_of
-from branchpoint.lang.chat import ChatText
+from branchpoint.lang.chat import ChatText, RoleText, Turn
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
 from branchpoint.lang.errors import BackendError, OutOfBudget
@@ -25,12 +25,23 @@ from branchpoint.lang.report import Record
 from branchpoint.lang.request import generate, select
 from branchpoint.lang.variables import CallEntry, Insert
 from branchpoint.runtime.errors import RequestAborted
-from branchpoint.runtime.messages import Text, Usage
+from branchpoint.runtime.messages import Segment, Text, Usage
 
 if TYPE_CHECKING:
     from branchpoint.lang.state import State
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "RoleTexts"]
+
+
+@runtime_checkable
+class RoleTexts(Protocol):
+    """Finds the text around roles. A backend that knows it without a template is one itself, for others there is `ChatText`."""
+
+    async def begin(self, turns: Sequence[Turn], role: str, prompt: Sequence[Segment] = ()) -> RoleText:
+        """See `ChatText`."""
+
+    async def end(self, turns: Sequence[Turn], prompt: Sequence[Segment] = ()) -> RoleText:
+        """See `ChatText`."""
 
 
 class Executor:
@@ -43,7 +54,7 @@ class Executor:
         self.backend = backend
         self._own = None if isinstance(backend, Dispatched) else Dispatcher()
         self.dispatcher = backend.dispatcher if isinstance(backend, Dispatched) else (self._own or Dispatcher())
-        self._chat = ChatText(backend)
+        self._chat: RoleTexts = backend if isinstance(backend, RoleTexts) else ChatText(backend)
         self._slots = asyncio.Semaphore(max_concurrency)
         self._contexts: weakref.WeakSet[RunContext] = weakref.WeakSet()
         self._cancelled = False

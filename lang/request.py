@@ -184,7 +184,7 @@ async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float)
     entry.result = (Text(text),)
     entry.pieces.put(text)
     metas = tuple(
-        OptionMeta(option.text, option.logprobs, score, probability)
+        OptionMeta(option.text, option.logprobs, score, probability, option.end, option.unconditional)
         for option, score, probability in zip(options, decision.scores, decision.probabilities, strict=True)
     )
     sample = SampleMeta(text)

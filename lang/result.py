@@ -27,12 +27,17 @@ class SampleMeta:
 
 @dataclass(frozen=True, slots=True)
 class OptionMeta:
-    """One option of a select: its tokens' natural-log probabilities, its score, and its normalised probability."""
+    """One option of a select: its tokens' natural-log probabilities, its score, and its normalised probability.
+
+    `end` and `unconditional` are there where the method asked for them (see `ScoredOption`).
+    """
 
     text: str
     logprobs: tuple[float, ...]
     score: float
     probability: float
+    end: float | None = None
+    unconditional: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

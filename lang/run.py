@@ -5,8 +5,10 @@ Made by `Program.run`; a streaming one is handed out while its function still ru
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Generic
 
+import msgspec
 from typing_extensions import TypeVar
 
 from branchpoint.lang.context import RunContext
@@ -134,6 +136,13 @@ class Run(Generic[R]):
                     replay.put((state.branch, piece))
             replay.end()
         return Reader(iter(replay), aiter(replay), lambda: None)
+
+    def save(self, path: str | Path) -> None:
+        """Write down what the run's calls came to, for `replay(path)`. Waits for the end; a failed run can be saved too."""
+        from branchpoint.lang.recording import record
+
+        self._outcome.exception()
+        Path(path).write_bytes(msgspec.json.encode(record(self._context)))
 
     def report(self) -> Report:
         """What was spent so far, by source line and in all; `print` it for a table."""

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
-from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.backends.base import Backend, Seeded
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.executor import Executor
 from branchpoint.lang.ledger import Place
@@ -51,6 +51,8 @@ class _Session:
 
     def __init__(self, job: Job, executor: Executor, *, streams: bool = False) -> None:
         seed = job.options.get("seed")
+        if seed is None and isinstance(executor.backend, Seeded):
+            seed = executor.backend.seed
         options = cast(SamplingOptions, {name: value for name, value in job.options.items() if name != "seed"})
         self.job = job
         self.executor = executor

@@ -12,7 +12,18 @@ from branchpoint.constrained.spec import Constraint
 from branchpoint.runtime.messages import Event, Hints, Ids, Scored, Segment, Text
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Backend", "Capabilities", "GenerateRequest", "Ids", "Measuring", "Message", "ScoreRequest", "Segment", "Text"]
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "GenerateRequest",
+    "Ids",
+    "Measuring",
+    "Message",
+    "ScoreRequest",
+    "Seeded",
+    "Segment",
+    "Text",
+]
 
 Message = Mapping[str, object]
 """A chat message: `role`, `content`, and what the model's chat template knows besides."""
@@ -94,3 +105,12 @@ class Measuring(Protocol):
 
     async def measure(self, segments: Sequence[Segment]) -> tuple[int, int]:
         """The number of tokens of these segments, and how many the model's context has."""
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """A backend that plays a run again: without a seed of its own, a run on it begins from that run's."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run that is played."""

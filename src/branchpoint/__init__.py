@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from branchpoint.lang.backends.engine import Engine as Engine
     from branchpoint.lang.backends.fake import Fake as Fake
     from branchpoint.lang.backends.http import RuntimeEndpoint as RuntimeEndpoint
+    from branchpoint.lang.backends.replay import replay as replay
     from branchpoint.lang.backends.source import BackendLike as BackendLike
     from branchpoint.lang.calls import assistant as assistant
     from branchpoint.lang.calls import assistant_begin as assistant_begin
@@ -122,6 +123,7 @@ __all__ = [
     "json_schema",
     "load_graph",
     "regex",
+    "replay",
     "select",
     "set_default_backend",
     "substring",
@@ -147,6 +149,7 @@ _ROOMS = {
     "branchpoint.lang.backends.fake": ("Fake",),
     "branchpoint.lang.backends.http": ("RuntimeEndpoint",),
     "branchpoint.lang.backends.source": ("BackendLike",),
+    "branchpoint.lang.backends.replay": ("replay",),
     "branchpoint.lang.choices": (
         "ChoicesMethod",
         "ScoredOption",

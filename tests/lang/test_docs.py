@@ -32,6 +32,7 @@ def test_every_public_name_that_programs_use_is_told_of() -> None:
     text = DOCS.read_text()
     infrastructure = {
         "Backend",
+        "BackendLike",
         "BranchpointError",
         "ChoicesMethod",
         "Expr",
