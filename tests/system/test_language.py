@@ -1,0 +1,80 @@
+"""The language on a real engine: what was cancelled or rolled back is freed and counted, graphs and recordings say the same."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import branchpoint as bp
+from branchpoint.runtime.messages import Usage
+
+
+@pytest.fixture
+def engine() -> Iterator[bp.Engine]:
+    options: dict[str, Any] = {"seed": 3, "cpu_weights": "float32", "threads": 1, "context_length": 2048, "num_pages": 512}
+    with bp.Engine("dummy:llama", **options) as engine:
+        yield engine
+
+
+def test_b2_totals_equal_the_engines_counters_whatever_is_cancelled_or_rolled_back(engine: bp.Engine) -> None:
+    def body(s: bp.State) -> None:
+        s += "A prompt that all share. "
+        forks = s.fork(4)
+        for number, fork in enumerate(forks):
+            fork += bp.gen("x", max_tokens=6 if number == 2 else 1500, ignore_eos=True)
+        next(forks[0].text_iter("x"))
+        forks.first(lambda branch: branch is forks[2])
+        mark = s.mark()
+        s += "wrong" + bp.gen("y", max_tokens=5, ignore_eos=True)
+        s.sync()
+        s.rollback(mark)
+        with pytest.raises(bp.ProgramError), s.attempt(retries=2, check=lambda s: False):
+            s += bp.gen("n", int, max_tokens=3)
+        s += bp.select("z", ["yes", "no"])
+
+    run = bp.function(body).run(backend=engine, seed=1)
+    total, stats = run.report().total, engine.stats()
+    counted: Usage = stats.totals
+    assert (total.prefilled, total.reused) == (counted.prefilled_tokens, counted.cached_tokens)
+    assert total.decoded + total.forced + total.accepted == counted.completion_tokens
+    assert total.wasted >= 5 + 3
+    assert sum(record.wasted for record in run.report().records) == 3 + 1 + 3
+    assert stats.running == stats.waiting == 0
+    assert stats.pages_held == 0
+
+
+def test_b1_a_deadline_and_a_budget_end_what_runs_in_the_engine(engine: bp.Engine) -> None:
+    def body(s: bp.State) -> None:
+        forks = s.fork(3)
+        forks += lambda number: f"{number}" + bp.gen("x", ignore_eos=True)
+
+    for limits in ({"max_total_tokens": 40}, {"deadline": 0.3}):
+        with pytest.raises(bp.OutOfBudget):
+            bp.function(body).run(backend=engine, config=bp.RunConfig(**limits))  # type: ignore[arg-type]  # one or the other
+        stats = engine.stats()
+        assert stats.running == stats.pages_held == 0
+
+
+def test_p6_b3_graphs_and_recordings_give_the_same_text(engine: bp.Engine, tmp_path: Path) -> None:
+    @bp.function
+    def program(s: bp.State, topic: str) -> list[str]:
+        s += bp.user(f"About {topic}") + bp.assistant(bp.gen("x", max_tokens=8) + bp.select("y", [" a", " b"]))
+        with s.fork(2) as forks:
+            forks += lambda number: bp.user(str(number)) + bp.assistant(bp.gen("z", max_tokens=4))
+        return [s["x"], s["y"]]
+
+    run = program.run(topic="tea", backend=engine, seed=7)
+    graph = bp.load_graph(program.compile().to_json())
+    same = graph.run(topic="tea", backend=engine, seed=7)
+    assert same.value == run.value
+    assert [state.text() for state in same.states] == [state.text() for state in run.states]
+    run.save(tmp_path / "run.json")
+    again = program.run(topic="tea", backend=bp.replay(tmp_path / "run.json"))
+    assert [state.text() for state in again.states] == [state.text() for state in run.states]
+
+
+def test_p7_prompts_are_measured_by_the_engines_own_tokens(engine: bp.Engine) -> None:
+    program = bp.function(lambda s: s.__iadd__("word " * 2100 + bp.gen("x")) and None)
+    (finding,) = program.check(backend=engine)
+    assert finding.rule == "prompt-too-long"
