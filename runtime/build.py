@@ -18,6 +18,7 @@ from branchpoint.runtime.loop import HostedEngine
 from branchpoint.runtime.messages import ModelInfo
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
+from branchpoint.runtime.weights.resolve import locate
 
 if TYPE_CHECKING:
     from branchpoint.runtime.runner import TorchRunner
@@ -45,6 +46,7 @@ class LoadedEngine:
 
 def build_engine(config: EngineConfig) -> LoadedEngine:
     """Load the model and make its engine. Raises ModelError, CapacityError or InvalidRequest."""
+    locate(config.model)  # a model that isn't there is told before torch is loaded
     from branchpoint.runtime.runner import load_runner
 
     runner, model = load_runner(config)

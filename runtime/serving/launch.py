@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import logging
 import multiprocessing
+import threading
 
 from rich.console import Console
 
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.process import EngineProcess, tokenizer_of
 from branchpoint.runtime.serving.gateway import Loaded
 from branchpoint.runtime.serving.options import ServerOptions
@@ -15,16 +17,26 @@ from branchpoint.runtime.serving.server import Loading, Server, bind
 
 __all__ = ["launch"]
 
+LEAST_PAGES = 2
+
 
 def launch(config: EngineConfig, options: ServerOptions) -> int:
     """Serve until told to stop; the process's exit status. Raises BranchpointError where it can't begin."""
+    if config.num_pages is not None and config.num_pages < LEAST_PAGES:
+        raise InvalidRequest(
+            f"num_pages must be at least {LEAST_PAGES}, for a prompt and what follows it, got {config.num_pages}.",
+            param="num_pages",
+        )
     console = Console(soft_wrap=True, highlight=False, markup=False)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("branchpoint").setLevel(logging.INFO)
     listener = bind(options.host, options.port)
 
+    loaded_or_not = threading.Event()
+
     def load() -> Loaded:
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
+            always.callback(loaded_or_not.set)
             engine = EngineProcess(config)
             undo.callback(engine.close)
             tokenizer = tokenizer_of(engine.info)
@@ -32,9 +44,13 @@ def launch(config: EngineConfig, options: ServerOptions) -> int:
             undo.pop_all()
         return loaded
 
+    def end_loading() -> None:
+        while not loaded_or_not.wait(0.05):  # the process may be about to start
+            for child in multiprocessing.active_children():
+                child.kill()  # it ignores SIGTERM
+
     def give_up() -> None:
-        for child in multiprocessing.active_children():
-            child.kill()  # it ignores SIGTERM
+        threading.Thread(target=end_loading, name="give-up", daemon=True).start()
 
     async def run() -> int:
         return await Server(options, Loading(load, give_up), console.print).run(listener)

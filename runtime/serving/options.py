@@ -27,7 +27,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise InvalidRequest(f"port must be in [0, 65535] (0 takes a free one), got {self.port}.", param="port")
-        if self.shutdown_timeout < 0 or self.max_body_bytes < 1:
-            raise InvalidRequest("shutdown_timeout must be at least 0 and max_body_bytes at least 1.", param="shutdown_timeout")
-        if not all(self.api_keys) or not all(self.model_names):
-            raise InvalidRequest("An API key or a served name must not be empty.", param="api_key")
+        if not self.host:
+            raise InvalidRequest("host must not be empty; 0.0.0.0 listens on every address.", param="host")
+        if not self.shutdown_timeout >= 0:  # also what is no number
+            raise InvalidRequest(f"shutdown_timeout must be at least 0, got {self.shutdown_timeout}.", param="shutdown_timeout")
+        if self.max_body_bytes < 1:
+            raise InvalidRequest(f"max_body_bytes must be at least 1, got {self.max_body_bytes}.", param="max_body_bytes")
+        if not all(key.strip() for key in self.api_keys):
+            raise InvalidRequest("An API key must not be empty.", param="api_keys")
+        if not all(self.model_names):
+            raise InvalidRequest("A served name must not be empty.", param="model_names")

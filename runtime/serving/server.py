@@ -157,6 +157,8 @@ class Server:
         host, port = listener.getsockname()[:2]
         info = loaded.info
         pool = f"{info.num_pages * info.page_size:,} tokens of KV, context {info.context_length:,}"
+        if loaded.longest < info.context_length:
+            self._tell(f"Requests of more than {loaded.longest:,} tokens are refused: the KV pool holds less than the context.")
         self._tell(f"Ready: {loaded.names[0]} on http://{f'[{host}]' if ':' in host else host}:{port} ({pool})")
 
 

@@ -4,6 +4,7 @@ Options of `serve` are the fields of EngineConfig and ServerOptions, with their 
 """
 
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -26,8 +27,9 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_KEY_VARIABLE = "BRANCHPOINT_API_KEY"
 _FLAGS: Mapping[str, tuple[str, str | None]] = {
-    "api_keys": ("--api-key", "BRANCHPOINT_API_KEY"),
+    "api_keys": ("--api-key", _KEY_VARIABLE),
     "model_names": ("--served-model-name", None),
 }
 """Options that aren't called as their field: flag, and the environment variable that gives them too."""
@@ -60,6 +62,8 @@ def _serve(model: str, **given: Any) -> None:
     """Serve MODEL over HTTP: OpenAI's API, SGLang's /generate, and what the language needs."""
     names = {field.name for field in msgspec.structs.fields(ServerOptions)}
     chosen: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if not chosen["api_keys"] and os.environ.get(_KEY_VARIABLE) is not None:  # meant to be guarded, and would be open
+        raise InvalidRequest(f"{_KEY_VARIABLE} is set but holds no key; unset it to serve without one.", param="api_keys")
     options = ServerOptions(**{name: value for name, value in chosen.items() if name in names})
     served_name = options.model_names[0] if options.model_names else None
     config = EngineConfig(

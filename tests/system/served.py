@@ -55,16 +55,15 @@ class Served:
             time.sleep(0.02)
 
     @property
+    def children(self) -> list[int]:
+        """The process ids of its children, whichever thread started them."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sorted({int(pid) for task in tasks for pid in (task / "children").read_text().split()})
+
+    @property
     def engine_pid(self) -> int:
         """The engine is the child that computes: the one with the most memory."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        own = [
-            int(pid)
-            for task in Path(f"/proc/{self.process.pid}/task").iterdir()
-            for pid in (task / "children").read_text().split()
-        ]
-        pids = sorted({*own, *map(int, children)})
-        return max(pids, key=lambda pid: int(Path(f"/proc/{pid}/statm").read_text().split()[1]))
+        return max(self.children, key=lambda pid: int(Path(f"/proc/{pid}/statm").read_text().split()[1]))
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

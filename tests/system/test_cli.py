@@ -10,10 +10,10 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.serving.options import ServerOptions
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "branchpoint", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={"COLUMNS": "200", "PYTHONPATH": ":".join(sys.path)}
+        command, capture_output=True, text=True, timeout=60, env={"COLUMNS": "200", "PYTHONPATH": ":".join(sys.path)} | variables
     )
 
 
@@ -47,6 +47,12 @@ def test_the_command_line_loads_nothing_heavy() -> None:
         (("serve", "x", "--page-size", "0"), "page_size must be in [1, 128], got 0"),
         (("serve", "x", "--port", "70000"), "port must be in"),
         (("serve", "x", "--api-key", ""), "must not be empty"),
+        (("serve", "x", "--host", ""), "host must not be empty"),
+        (("serve", "x", "--num-pages", "1"), "num_pages must be at least 2"),
+        (("serve", "x", "--num-pages", "0"), "num_pages must be above 0"),
+        (("serve", "x", "--kv-memory-gib", "nan"), "kv_memory_gib must be above 0"),
+        (("serve", "x", "--max-body-bytes", "0"), "max_body_bytes must be at least 1"),
+        (("serve", "x", "--shutdown-timeout", "nan"), "shutdown_timeout must be at least 0"),
         (("serve", "x", "--shutdown-timeout", "-1"), "shutdown_timeout"),
     ],
 )
@@ -62,3 +68,8 @@ def test_refusals_are_one_line_and_status_2(arguments: tuple[str, ...], told: st
 def test_what_isnt_an_option_is_refused(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_a_key_that_is_set_but_empty_doesnt_open_the_server() -> None:
+    done = run("serve", "x", BRANCHPOINT_API_KEY="")
+    assert done.returncode == 2 and "BRANCHPOINT_API_KEY is set but holds no key" in done.stderr

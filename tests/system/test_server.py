@@ -1,14 +1,18 @@
 """A real server with a real model, asked by the official `openai` client and by plain HTTP."""
 
+import enum
 import json
 import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import httpx
 import jsonschema
 import openai
+import pydantic
 import pytest
 
 from tests.system.served import Served, served
@@ -51,6 +55,22 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
 def http(server: Served) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as ready:
         yield ready
+
+
+class Kind(enum.Enum):
+    CITY = "city"
+    RIVER = "river"
+
+
+class Part(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    size: int | None
+
+
+class Place(pydantic.BaseModel):
+    kind: Kind
+    side: Literal["left", "right"]
+    parts: list[Part] = pydantic.Field(max_length=2)
 
 
 def pages_held(http: httpx.Client) -> tuple[int, int]:
@@ -102,6 +122,42 @@ def test_json_schema_output_is_valid(client: openai.OpenAI) -> None:
         assert answer.choices[0].finish_reason == "stop"
 
 
+def test_the_client_parses_pydantic_models_whole_and_streamed(client: openai.OpenAI) -> None:
+    options = {"model": "smol", "messages": QUESTION, "response_format": Place, "temperature": 1.2, "max_tokens": 150, "seed": 4}
+    whole = client.chat.completions.parse(**options).choices[0].message.parsed
+    with client.chat.completions.stream(**options, stream_options={"include_usage": True}) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert isinstance(whole, Place) and final.choices[0].message.parsed == whole
+    assert final.usage is not None and {"chunk", "content.delta", "content.done"} <= kinds
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(**options | {"max_tokens": 2})
+
+
+def test_streams_of_several_samples_interleave_and_each_ends_once(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="smol", messages=QUESTION, n=3, stream=True, logprobs=True, top_logprobs=2, max_tokens=4, seed=3
+    )
+    texts, ends = {}, []
+    for chunk in stream:
+        (choice,) = chunk.choices
+        texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        for entry in choice.logprobs.content or () if choice.logprobs else ():
+            assert 2 <= len(entry.top_logprobs) <= 3
+        ends += [choice.index] if choice.finish_reason else []
+    assert sorted(ends) == [0, 1, 2] and all(texts.values())
+
+
+def test_raw_prompts_may_be_rendered_chats(client: openai.OpenAI, http: httpx.Client) -> None:
+    rendered = http.post("/branchpoint/render", json={"messages": QUESTION}).json()["prompt"]
+    chat = client.chat.completions.create(model="smol", messages=QUESTION, temperature=0, max_tokens=12)
+    raw = client.completions.create(model="smol", prompt=rendered, temperature=0, max_tokens=12)
+    assert raw.choices[0].text == chat.choices[0].message.content
+    native = http.post("/generate", json={"text": rendered, "sampling_params": {"temperature": 0, "max_new_tokens": 12}})
+    assert native.json()["text"] == raw.choices[0].text
+    assert raw.usage is not None and chat.usage is not None and raw.usage.prompt_tokens == chat.usage.prompt_tokens
+
+
 def test_other_constraints(client: openai.OpenAI) -> None:
     def text(**extra: object) -> str:
         made = client.completions.create(model="smol", prompt="Answer: ", temperature=1.5, max_tokens=32, extra_body=extra)
@@ -149,10 +205,25 @@ def test_the_clients_errors_are_openais(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("extra", [{"regex": "(unclosed"}, {"ebnf": "start: nothing"}, {"json_schema": {"type": "banana"}}])
-def test_a_bad_grammar_is_refused_before_the_first_byte(client: openai.OpenAI, extra: dict[str, object], stream: bool) -> None:
-    with pytest.raises(openai.BadRequestError):
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"regex": "(unclosed"}, "regex"),
+        ({"ebnf": "start: nothing"}, "ebnf"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"structured_outputs": {"json": {"minimum": 2, "maximum": 1, "type": "integer"}}}, "structured_outputs.json"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "banana"}}}},
+            "response_format",
+        ),
+    ],
+)
+def test_a_bad_grammar_is_refused_before_the_first_byte(
+    client: openai.OpenAI, extra: dict[str, object], param: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="smol", prompt="x", stream=stream, extra_body=extra)
+    assert refused.value.param == param
     assert client.completions.create(model="smol", prompt="x", max_tokens=1).choices[0].text
 
 
@@ -173,14 +244,23 @@ def test_native_route_and_scores(http: httpx.Client) -> None:
     assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "The sky"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served, http: httpx.Client, stream: bool) -> None:
-    body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True, "n": 4, "stream": stream}
+PHASES: dict[str, dict[str, object]] = {
+    "prefilling": {"prompt": [[place * 7 % 40_000 + row for place in range(1000)] for row in range(8)]},
+    "decoding": {"prompt": "Once upon a time", "max_tokens": 900, "n": 4},
+    "streaming": {"prompt": "Once upon a time", "max_tokens": 900, "n": 4, "stream": True},
+    "queued": {"prompt": ["Once upon a time"] * 64, "max_tokens": 900, "n": 4},
+}
+
+
+@pytest.mark.parametrize("phase", list(PHASES))
+def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served, http: httpx.Client, phase: str) -> None:
+    body = {"ignore_eos": True} | PHASES[phase]
+    stream = "stream" in body
     headers = {"authorization": f"Bearer {KEY}"}
     began = threading.Event()
 
     def ask() -> None:
-        with httpx.Client(base_url=server.url, headers=headers, timeout=2 if stream else 1) as short:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=20 if stream else 0.5) as short:
             try:
                 with short.stream("POST", "/v1/completions", json=body) as answer:
                     for _ in answer.iter_lines():
@@ -201,6 +281,38 @@ def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served,
     while pages_held(http) != (0, 0):
         assert time.monotonic() < gone + 1, "its pages are still held"
         time.sleep(0.05)
+
+
+def test_a_body_of_20_mb_costs_its_sender_a_400(http: httpx.Client) -> None:
+    for body in (b'{"prompt": "' + b"a" * 20 * 2**20 + b'"}', b'{"prompt": [' + b"[1]," * 5 * 2**20 + b"[1]]}"):
+        answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400 and len(answer.content) < 2000
+    assert http.get("/health").status_code == 200
+
+
+def test_many_different_clients_at_once(server: Served, http: httpx.Client) -> None:
+    prompt = {"prompt": "Once upon a time", "max_tokens": 6}
+    requests: list[tuple[str, dict[str, object], int]] = [
+        ("/v1/completions", prompt, 200),
+        ("/v1/completions", prompt | {"stream": True, "n": 2}, 200),
+        ("/v1/completions", prompt | {"regex": "[ab]{3}"}, 200),
+        ("/v1/completions", prompt | {"regex": "("}, 400),
+        ("/v1/completions", prompt | {"model": "other"}, 404),
+        ("/v1/chat/completions", {"messages": QUESTION, "max_tokens": 4, "logprobs": True}, 200),
+        ("/generate", {"text": ["a", "b"], "sampling_params": {"max_new_tokens": 3}, "return_logprob": True}, 200),
+        ("/branchpoint/score", {"segments": [{"type": "text", "text": "The sky is"}], "options": [" blue", " red"]}, 200),
+    ]
+
+    def ask(number: int) -> None:
+        path, body, status = requests[number % len(requests)]
+        with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as own:
+            answer = own.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        assert "stream" not in body or answer.text.count('"finish_reason":"') == 2
+
+    with ThreadPoolExecutor(64) as pool:
+        list(pool.map(ask, range(64)))
+    assert pages_held(http) == (0, 0) and http.get("/load").json() == {"server_load": 0}
 
 
 def test_openapi_names_every_route(http: httpx.Client) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.system.served import Served, served
 
-SMALL = ("--context-length", "512", "--num-pages", "128", "--cpu-weights", "float32")
-LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+TINY = ("--context-length", "2048", "--num-pages", "1024", "--threads", "1")
+LONG = {"prompt": [1, 2, 3], "max_tokens": 2000, "ignore_eos": True, "temperature": 0, "n": 4}
 
 
 class Asking:
@@ -44,22 +44,27 @@ def until_running(server: Served, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_sigterm_lets_running_requests_end_and_exits_with_0() -> None:
-    with served(*SMALL) as server:
-        asking = Asking(server.ready(), LONG | {"max_tokens": 60})
-        until_running(server, 1)
-        server.signal(signal.SIGTERM)
-        time.sleep(0.3)
+def test_sigterm_to_the_whole_group_lets_running_requests_end_and_exits_with_0() -> None:
+    with served(*TINY, model="dummy:llama") as server:
+        whole = Asking(server.ready(), LONG | {"max_tokens": 1000})
+        stream = Asking(server, LONG | {"max_tokens": 1000, "stream": True})
+        until_running(server, 2)
+        engine = server.engine_pid
+        for pid in (*server.children, server.process.pid):  # as systemd does it
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.1)
         late = Asking(server, LONG)
-        assert asking.done().status_code == 200
-        assert asking.done().json()["usage"]["completion_tokens"] == 60
+        assert whole.done().status_code == 200
+        assert whole.done().json()["usage"]["completion_tokens"] == 4000
+        assert stream.done().text.count('"finish_reason":"length"') == 4 and stream.done().text.endswith("data: [DONE]\n\n")
         late._thread.join(30)
         assert late.answer is None or late.answer.status_code == 503
         assert server.wait() == 0, server.output
+        assert not Path(f"/proc/{engine}").exists()
 
 
 def test_a_dead_engine_answers_open_requests_and_exits_non_zero() -> None:
-    with served(*SMALL) as server:
+    with served(*TINY, model="dummy:llama") as server:
         asking = Asking(server.ready(), LONG)
         stream = Asking(server, LONG | {"stream": True})
         until_running(server, 2)
@@ -68,7 +73,8 @@ def test_a_dead_engine_answers_open_requests_and_exits_non_zero() -> None:
         assert answer.status_code == 500 and answer.json()["error"]["type"] == "InternalServerError"
         told = stream.done()
         assert told.status_code == 500 or told.text.endswith("data: [DONE]\n\n")
-        assert server.wait() not in (0, None), server.output
+        assert server.wait() == 1, server.output
+        assert any("killed by signal 9" in line for line in server.lines)
 
 
 def test_a_taken_port_fails_at_once() -> None:
@@ -91,7 +97,7 @@ def test_a_model_that_cant_be_loaded_is_one_line_and_status_2(tmp_path: Path, ki
 
 
 def test_sigterm_while_loading_ends_it() -> None:
-    with served(*SMALL) as server:
+    with served(*TINY, model="dummy:llama") as server:
         server.until("Loading")
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.output
