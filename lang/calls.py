@@ -3,8 +3,9 @@
 Everything that can be checked without a model is checked here, on the line that is wrong.
 """
 
+import builtins
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Unpack
 
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
@@ -87,12 +88,31 @@ def _constraint(
     regex: str | None, ebnf: str | None, json_schema: str | Mapping[str, object] | None, choices: Sequence[str] | None
 ) -> Constraint | None:
     if regex is not None:
-        return Regex(regex)
+        return Regex(_text("regex", regex))
     if ebnf is not None:
-        return Ebnf(ebnf)
+        return Ebnf(_text("ebnf", ebnf))
     if json_schema is not None:
-        return JsonSchema(json_schema if isinstance(json_schema, str) else json.dumps(json_schema))
+        return JsonSchema(_schema(json_schema))
     return Choice(_options(choices)) if choices is not None else None
+
+
+def _text(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        hint = f" Write gen(name, {what}(...))." if isinstance(given, Regex | Ebnf) else ""
+        raise ProgramMistake(f"{what} must be a string, got {type(given).__name__} {given!r:.60}.{hint}")
+    return given
+
+
+def _schema(given: object) -> str:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, Mapping):
+        hint = " For a type, write gen(name, TheType)." if isinstance(given, builtins.type | JsonSchema) else ""
+        raise ProgramMistake(f"json_schema must be a dict or JSON text, got {given!r:.80}.{hint}")
+    try:
+        return json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProgramMistake(f"json_schema must be a dict that JSON can hold: {error}.") from None
 
 
 def _checked(name: object) -> str | None:
@@ -122,11 +142,12 @@ def gen_string(name: str | None = None, **options: Unpack[SamplingOptions]) -> G
 
 
 def _options(choices: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+    options = tuple(choices) if isinstance(choices, Iterable) else (choices,)
+    if isinstance(choices, str) or not all(isinstance(option, str) for option in options):
         raise ProgramMistake(f"choices must be a list of strings, got {choices!r:.80}.")
-    if not choices or not all(choices):
+    if not options or not all(options):
         raise InvalidRequest("choices must hold at least one option, and none may be empty.", param="choices")
-    return tuple(choices)
+    return options
 
 
 def select(
@@ -208,19 +229,19 @@ def tool_end() -> RoleEnd:
 
 def regex(pattern: str) -> Regex:
     """A pattern for `gen(name, regex(...))`: the whole output matches it."""
-    return Regex(pattern)
+    return Regex(_text("regex", pattern))
 
 
 def ebnf(grammar: str) -> Ebnf:
     """A grammar for `gen(name, ebnf(...))`, in Lark or GBNF syntax."""
-    return Ebnf(grammar)
+    return Ebnf(_text("ebnf", grammar))
 
 
 def json_schema(schema: str | Mapping[str, object]) -> JsonSchema:
     """A JSON schema for `gen(name, json_schema(...))`; the value is the parsed JSON."""
-    return JsonSchema(schema if isinstance(schema, str) else json.dumps(schema))
+    return JsonSchema(_schema(schema))
 
 
 def substring(text: str) -> Ebnf:
     """Any stretch of `text`, for `gen(name, substring(...))`: the output quotes it character by character."""
-    return Ebnf("start: QUOTE\nQUOTE: %regex " + json.dumps({"substring_chars": text}))
+    return Ebnf("start: QUOTE\nQUOTE: %regex " + json.dumps({"substring_chars": _text("substring", text)}))

@@ -35,16 +35,26 @@ class Managed(Protocol):
 
 
 def set_default_backend(backend: BackendLike | None) -> None:
-    """Let programs that are run without a backend use this one; None takes it away."""
+    """Let programs that are run without a backend use this one; None takes it away. Raises ProgramMistake for what is none."""
+    if backend is not None:
+        _backend_of(backend)
     _DEFAULT.backend = backend
 
 
 def find_backend(given: BackendLike | None = None) -> Backend:
     """The given backend, else that of the program that calls, else the default. Raises ProgramMistake where there is none."""
-    backend = given or current_backend() or _DEFAULT.backend
-    if backend is None:
-        raise ProgramMistake("There is no backend: give run(backend=...), or call set_default_backend(...) before.")
-    return backend.as_backend() if isinstance(backend, BackendSource) else backend
+    for backend in (given, current_backend(), _DEFAULT.backend):
+        if backend is not None:
+            return _backend_of(backend)
+    raise ProgramMistake("There is no backend: give run(backend=...), or call set_default_backend(...) before.")
+
+
+def _backend_of(given: BackendLike) -> Backend:
+    found = given.as_backend() if isinstance(given, BackendSource) and not isinstance(given, type) else given
+    if isinstance(found, type) or not all(hasattr(found, name) for name in ("capabilities", "generate", "score", "render")):
+        hint = " Make one of it: call it." if isinstance(found, type) else ""
+        raise ProgramMistake(f"A backend is an Engine, a RuntimeEndpoint or the like, got {given!r:.80}.{hint}")
+    return found
 
 
 def flush_cache(backend: BackendLike | None = None) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from branchpoint.lang.errors import BackendError, ProgramMistake
@@ -23,6 +24,8 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._aside = ThreadPoolExecutor(4, thread_name_prefix="branchpoint-aside")  # what the loop runs in threads, e.g. DNS
+        self._loop.set_default_executor(self._aside)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._holds = 0
@@ -102,11 +105,13 @@ class Dispatcher:
             asyncio.run_coroutine_threadsafe(_drain(), self._loop).result()
             with self._lock:
                 self._stop()
+                self._aside.shutdown(wait=False)
                 self._loop.close()
 
     def discard(self) -> None:
         """Close a loop that nobody can use any more; called when its backend is collected."""
         self._closed = True
+        self._aside.shutdown(wait=False)
         if self._thread is None:
             self._loop.close()
 

@@ -71,6 +71,8 @@ class Fork(Sequence[State]):
         Nothing waits here. Reading such a list raises what a branch failed with, or with `on_error="return"` holds the error in
         that branch's place. Mode `concate_and_append` instead adds the branches' texts to the parent, one after another.
         """
+        if on_error not in ("raise", "return"):
+            raise ProgramMistake(f"on_error must be 'raise' or 'return', got {on_error!r}.")
         if on_error == "return":
             for branch in self._branches:
                 branch.place.tolerant = True

@@ -5,7 +5,7 @@ One list of names (`SamplingOptions`) serves all three; `sampling_params` turns 
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypedDict, Unpack, cast
 
 import msgspec
@@ -26,6 +26,7 @@ class SamplingOptions(TypedDict, total=False):
 
     `max_new_tokens` is another name of `max_tokens`. `return_logprob` reports each token's logprob, `top_logprobs_num` the best
     alternatives too, `logprob_start_len` those of the prompt from that token on (-1: none). Texts of logprobs are always there.
+    `top_k` 0 or -1 is off.
     """
 
     max_tokens: int | None
@@ -107,11 +108,14 @@ def merge(*layers: SamplingOptions) -> SamplingOptions:
     for layer in layers:
         given = dict(layer)
         if "max_new_tokens" in given:
-            given.setdefault("max_tokens", given.pop("max_new_tokens"))
+            other = given.pop("max_new_tokens")
+            if given.setdefault("max_tokens", other) != other:
+                raise ProgramMistake(f"max_tokens={given['max_tokens']!r} and max_new_tokens={other!r} are one option; give one.")
         merged.update(given)
     for name in ("stop", "stop_token_ids"):
-        if name in merged and not isinstance(merged[name], str):
-            merged[name] = tuple(cast(Sequence[object], merged[name]))
+        given_list = merged.get(name)
+        if isinstance(given_list, Iterable) and not isinstance(given_list, str):
+            merged[name] = tuple(given_list)
     return cast(SamplingOptions, merged)
 
 
@@ -123,7 +127,9 @@ def sampling_params(options: SamplingOptions) -> SamplingParams:
     if isinstance(stop := given.get("stop"), str):
         given["stop"] = (stop,)
     if isinstance(bias := given.get("logit_bias"), Mapping):
-        given["logit_bias"] = tuple(sorted((int(token), float(value)) for token, value in bias.items()))
+        given["logit_bias"] = _biases(bias)
+    if given.get("top_k") == -1:
+        given["top_k"] = 0
     given.pop("return_text_in_logprobs", None)
     top = given.pop("top_logprobs_num", 0)
     start = given.pop("logprob_start_len", -1)
@@ -137,6 +143,14 @@ def sampling_params(options: SamplingOptions) -> SamplingParams:
         if isinstance(error.__cause__, InvalidRequest):
             raise error.__cause__ from None
         raise InvalidRequest(f"A sampling option has the wrong type: {error}.") from None
+
+
+def _biases(given: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    try:
+        return tuple(sorted((int(token), float(value)) for token, value in given.items()))
+    except (TypeError, ValueError):
+        told = f"logit_bias must give a number for each token id, got {dict(given)!r:.80}."
+        raise InvalidRequest(told, param="logit_bias") from None
 
 
 def derive_seed(seed: int, *parts: object) -> int:

@@ -109,18 +109,20 @@ class Run(Generic[R]):
         self.wait()
         return self._state.messages()
 
-    def text_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
+    def text_iter(self, name: str | None = None, *, var_name: str | None = None, cancel: bool = False) -> Reader[str]:
         """The text of the first call named `name` (None: the whole text) as it comes, to its end; for `for` or `async for`.
 
-        `cancel`: closing the only reader aborts the call (the run). Raises what failed, after what came before.
+        `var_name` is another name of `name`. `cancel`: closing the only reader, or leaving its loop, aborts the call (the run).
+        Raises what failed, after what came before.
         """
+        name = name if name is not None else var_name
         if name is None:
             return read_to_end(self._state.log, self._context.cancel if cancel else None)
         return read_coming(self._state.log, name, self._context.abort if cancel else None)
 
-    def text_async_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
+    def text_async_iter(self, name: str | None = None, *, var_name: str | None = None, cancel: bool = False) -> Reader[str]:
         """`text_iter` by its other name."""
-        return self.text_iter(name, cancel=cancel)
+        return self.text_iter(name, var_name=var_name, cancel=cancel)
 
     def branches_iter(self) -> Reader[tuple[Branch, str]]:
         """The text that each state adds, tagged with its branch, in the order in which it came (run with `stream=True`).

@@ -123,7 +123,8 @@ class Engine:
     def __init__(self, model: str | Path | None = None, *, model_path: str | Path | None = None, **options: object) -> None:
         if model is not None and model_path is not None:
             raise InvalidRequest("model and model_path are one option; give one.", param="model")
-        thread = EngineThread(build_engine(_config(model or model_path or "smollm2", options)))
+        named = model_path if model is None else model
+        thread = EngineThread(build_engine(_config("smollm2" if named is None else named, options)))
         self._join(thread, thread.tokenizer)
 
     @classmethod
