@@ -28,7 +28,7 @@ def agent(s: bp.State, question: str, max_turns: int = 3) -> str:
     return answer
 
 
-def main(backend: bp.Backend) -> bp.Run:
+def main(backend: bp.BackendLike) -> bp.Run:
     return agent.run(question="How many apples do you have, and what does one cost?", backend=backend, temperature=0.0)
 
 

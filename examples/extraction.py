@@ -25,7 +25,7 @@ def extract(s: bp.State, text: str) -> Event:
     return event
 
 
-def main(backend: bp.Backend) -> list[Event]:
+def main(backend: bp.BackendLike) -> list[Event]:
     texts = ["Lunch with Ana and Bo on Friday at 12.", "The planning meeting moves to Tuesday, 15:00."]
     runs = extract.run_batch([{"text": text} for text in texts], backend=backend, temperature=0.0)
     return [run.value for run in runs]

@@ -29,7 +29,7 @@ def solve(s: bp.State, problem: str, depth: int = 2, width: int = 2) -> list[tup
     return sorted(((int(leaf["score"]), leaf["thought"]) for leaf in leaves), reverse=True)
 
 
-def main(backend: bp.Backend) -> bp.Run:
+def main(backend: bp.BackendLike) -> bp.Run:
     return solve.run(problem="Plan a cheap birthday party for ten people.", backend=backend, config=bp.RunConfig(seed=1))
 
 
