@@ -33,6 +33,7 @@ from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
 from branchpoint.constrained.json_grammar import compile_json_schema
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
+from branchpoint.constrained.sandbox import Sandbox, is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -47,7 +48,8 @@ class CompilerLimits:
 
     `cached`: grammars kept, least recently used dropped. `failure_seconds`: how long a refusal is remembered.
     `waiting`: compilations in flight; more are refused. `index_states`: automaton size up to which outlines-core is used.
-    `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text.
+    `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text. `trial_seconds` (of
+    CPU; 0: none are made) and `trial_bytes` (of memory): what a risky constraint may take on trial, see `sandbox.py`.
     """
 
     cached: int = 256
@@ -57,6 +59,8 @@ class CompilerLimits:
     options: int = 20_000
     option_bytes: int = 1 << 20
     prefix_bytes: int = 4096
+    trial_seconds: float = 2.0
+    trial_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class GrammarCompiler:
         self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
         self._llguidance = _Lazy(lambda: LlguidanceEngine(vocabulary))
         self._outlines = _Lazy(lambda: OutlinesEngine(vocabulary))
+        seconds, memory = self._limits.trial_seconds, self._limits.trial_bytes
+        self._sandbox = Sandbox(vocabulary, documents, seconds, memory) if seconds else None
         self._pool.submit(self._llguidance)  # its token tree takes a tenth of a second; the first caller needn't wait for it
 
     @property
@@ -173,6 +179,8 @@ class GrammarCompiler:
         with self._lock:
             self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._sandbox is not None:
+            self._sandbox.close()
 
     def _build(self, key: _Key) -> CompiledGrammar:
         try:
@@ -191,6 +199,8 @@ class GrammarCompiler:
             return compile_prefix(self._vocabulary, prefix)
         if isinstance(constraint, Choice):
             return self._choice(constraint, prefix)
+        if self._sandbox is not None and is_risky(constraint):
+            self._sandbox.check(constraint, prefix)
         try:
             text = prefix.decode()
         except UnicodeDecodeError:

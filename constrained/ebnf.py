@@ -16,6 +16,7 @@ _MAX_DEPTH = 60
 _QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]|#[^\n]*')
 _LARK_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|//[^\n]*|#[^\n]*')
 _PIECES = re.compile(rf"{_QUOTED.pattern}|(?P<bar>\s*\n\s*\|)")
+_IGNORED = re.compile(r"\w\s*\[[^\]]*\b(temperature|capture)\b")
 _ESCAPE = re.compile(r"\\\\|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})")
 
 
@@ -37,6 +38,10 @@ def normalise_ebnf(text: str) -> str:
     ):
         if forbidden in bare:
             raise InvalidGrammar(f"Expected rules over text only, got {forbidden!r} outside of quotes: {why}.")
+    if ignored := _IGNORED.search(bare):
+        raise InvalidGrammar(
+            f"Expected rules that say what is valid, got the attribute {ignored[1]!r}, which says something else."
+        )
     return text
 
 

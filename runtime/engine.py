@@ -194,11 +194,11 @@ class Engine:
         self._commit(plan, result, masks)
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
-        errors = {sequence: f"The grammar failed while decoding: {error}" for sequence, error in masks.errors.items()}
+        errors = dict(masks.errors)
         for slot, rows in zip(plan.slots, result.rows, strict=True):
             for row in rows:
                 if row.error:
-                    errors[slot.sequence] = row.error
+                    errors[slot.sequence] = RuntimeFailure(row.error)
         self._scheduler.commit(plan, set(errors))
         for slot, rows in zip(plan.slots, result.rows, strict=True):
             sequence = slot.sequence
@@ -207,7 +207,7 @@ class Engine:
             group = self._owners[sequence]
             group.mask_seconds += masks.seconds.get(sequence, 0.0)
             if sequence in errors:
-                self._fail(group, RuntimeFailure(errors[sequence]))
+                self._fail(group, errors[sequence])
                 continue
             member = group.members[sequence]
             try:
@@ -215,7 +215,7 @@ class Engine:
                 if isinstance(member, Generation):
                     finish = self._tell(member, finish)
             except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its matcher does, the others go on
-                self._fail(group, RuntimeFailure(f"Decoding failed: {type(error).__name__}: {str(error)[:500]}"))
+                self._fail(group, error)
                 continue
             if finish:
                 self._end(group, sequence)
@@ -274,4 +274,4 @@ def _failure(call_id: str, error: BaseException) -> Failed:
         return Failed(call_id, error.kind, str(error), error.param)
     if isinstance(error, BranchpointError) and isinstance(error, ValueError):
         return Failed(call_id, InvalidRequest.kind, str(error), getattr(error, "param", None))
-    return Failed(call_id, RuntimeFailure.kind, f"{type(error).__name__}: {error}")
+    return Failed(call_id, RuntimeFailure.kind, f"{type(error).__name__}: {str(error)[:500]}")

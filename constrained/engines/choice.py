@@ -20,6 +20,7 @@ ChoiceState = tuple[int, int, int]
 """Bytes matched, and the half-open range of sorted options that share them."""
 
 _KEPT_ROWS = 512
+_LONGEST_FORCED = 4096  # bytes looked at for what is forced: the rest is, later
 
 
 class ChoiceGrammar:
@@ -99,8 +100,8 @@ class ChoiceGrammar:
         if self.accepts(state):
             return b"", False
         depth, low, high = state
-        first, last = self._options[low][depth:], self._options[high - 1][depth:]
-        common = 0
-        while common < min(len(first), len(last)) and first[common] == last[common]:
-            common += 1
-        return first[:common], high - low == 1
+        first, last = (self._options[at][depth : depth + _LONGEST_FORCED] for at in (low, high - 1))
+        common = next(
+            (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), min(len(first), len(last))
+        )
+        return first[:common], high - low == 1 and depth + common == len(self._options[low])

@@ -1,0 +1,80 @@
+"""The process behind `sandbox.py`: compiles what it is sent, within its limits, and answers with one byte when it is done.
+
+Beyond a limit it dies, which is the answer too. Ends when its input does.
+"""
+
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO
+
+import msgspec
+
+from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.sandbox import Trial
+from branchpoint.constrained.vocabulary import make_vocabulary
+
+__all__ = ["main"]
+
+_STACK = 3 << 20  # less than any thread of the real compiler has: what nests this deep passes there too
+
+
+def main() -> None:
+    """Serve trials from standard input."""
+    inbox = sys.stdin.buffer
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    first = _receive(inbox)
+    if first is None:
+        return
+    (tokens, special, eos, size), documents, seconds, memory = pickle.loads(first)
+    texts = dict(enumerate(tokens))
+    vocabulary = make_vocabulary(texts, special, eos, size, _cutter({text: token for token, text in texts.items() if text}))
+    threading.stack_size(_STACK)
+    compiler = GrammarCompiler(vocabulary, 1, CompilerLimits(trial_seconds=0, cached=1), documents)
+    _limit_memory(memory)
+    while (message := _receive(inbox)) is not None:
+        trial = msgspec.msgpack.decode(message, type=Trial)
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time; its signal ends the process
+        compiler.compile(trial.constraint, trial.prefix).exception()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(b".")
+        answers.flush()
+
+
+def _receive(inbox: IO[bytes]) -> bytes | None:
+    length = inbox.read(8)
+    return inbox.read(int.from_bytes(length, "little")) if len(length) == 8 else None
+
+
+def _limit_memory(more: int) -> None:
+    """Allow `more` bytes of address space beyond what is taken now, and no core dump."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123  # no file, a number
+        taken = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _cutter(ids: dict[bytes, int]) -> Callable[[bytes], list[int]]:
+    """Cuts bytes into tokens, the longest first. What is forced isn't at trial here: any right cut will do."""
+    longest = max(map(len, ids), default=1)
+
+    def cut(text: bytes) -> list[int]:
+        tokens, at = [], 0
+        while at < len(text):
+            end = next((end for end in range(min(len(text), at + longest), at, -1) if text[at:end] in ids), None)
+            if end is None:
+                raise ValueError(f"No token begins at byte {at}.")
+            tokens.append(ids[text[at:end]])
+            at = end
+        return tokens
+
+    return cut
+
+
+if __name__ == "__main__":
+    main()
