@@ -4,9 +4,12 @@ import contextlib
 import io
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.timeout(300)  # with all of the machine's threads, as printed: slow where others use them
 def test_the_program_of_the_readme_runs(smollm2_path: Path) -> None:
     (program,) = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]]
     names: dict[str, object] = {"__name__": "readme"}
