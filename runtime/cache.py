@@ -112,11 +112,14 @@ class KVCache:
             self.tree.insert(key, pages, priority=sequence.hints.priority)
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
-        """Take all pages from `sequence`; with `keep` its computed tokens stay in the tree while there is room."""
-        if keep:
+        """Take all pages from `sequence`; with `keep` its computed tokens stay in the tree while there is room.
+
+        One that was admitted into the plan in the making has computed nothing yet: a page of it may still wait for its copy.
+        """
+        waits = {copy.target for copy in self._copies}.intersection(sequence.pages)
+        self._copies = [copy for copy in self._copies if copy.target not in waits]
+        if keep and not waits:
             self.publish(sequence)
-        if self._copies:
-            self._copies = [copy for copy in self._copies if copy.target not in sequence.pages]
         self.pool.release(sequence.pages)
         sequence.pages = []
         sequence.num_computed = 0

@@ -1,7 +1,7 @@
 """In which order waiting sequences are admitted. Asked by the scheduler whenever there is room in the batch.
 
-Priority comes before everything; within one priority a call that has been overtaken `MAX_OVERTAKEN` times by later ones goes
-first, so that nobody starves.
+Priority comes before everything. Within one, the oldest call goes first once later ones have overtaken it `MAX_OVERTAKEN` times,
+so that nobody starves: with n older calls still waiting, a call is overtaken at most `MAX_OVERTAKEN` + n x `DUE_EVERY` times.
 """
 
 from bisect import bisect_right, insort
@@ -15,6 +15,7 @@ from branchpoint.runtime.sequence import Sequence
 __all__ = ["MAX_OVERTAKEN", "AdmissionOrder", "FirstCome", "LongestPrefix", "ProgramFirst", "make_order"]
 
 MAX_OVERTAKEN = 256
+DUE_EVERY = 16
 MAX_MATCHED = 256
 MAX_REMEMBERED = 65_536
 
@@ -41,21 +42,31 @@ class FirstCome:
 
 
 class _Aging:
-    """Counts how often a waiting call was overtaken by later ones."""
+    """Counts how often waiting calls were overtaken by later ones, and lets the oldest that was too often go first.
+
+    One in `DUE_EVERY` admissions at most: under load all that wait are due, and would otherwise go in order of arrival.
+    """
 
     def __init__(self) -> None:
         self._arrivals: list[int] = []  # of admitted sequences that came after the oldest waiting one
+        self._due: Sequence | None = None
+        self._since = DUE_EVERY
 
     def admitted(self, sequence: Sequence) -> None:
         insort(self._arrivals, sequence.arrival)
+        self._since = 0 if sequence is self._due else self._since + 1
 
-    def forget_before(self, arrival: int) -> None:
-        del self._arrivals[: bisect_right(self._arrivals, arrival)]
-
-    def is_due(self, sequence: Sequence) -> bool:
-        if len(self._arrivals) < MAX_OVERTAKEN:
-            return False
-        return len(self._arrivals) - bisect_right(self._arrivals, sequence.arrival) >= MAX_OVERTAKEN
+    def due(self, waiting: Collection[Sequence]) -> Sequence | None:
+        """Which of `waiting` goes first among those of its priority, None where nobody was overtaken too often."""
+        self._due = None
+        if not waiting:
+            return None
+        del self._arrivals[: bisect_right(self._arrivals, min(sequence.arrival for sequence in waiting))]
+        if self._since >= DUE_EVERY and len(self._arrivals) >= MAX_OVERTAKEN:
+            oldest = min(waiting, key=lambda sequence: sequence.rank)
+            if len(self._arrivals) - bisect_right(self._arrivals, oldest.arrival) >= MAX_OVERTAKEN:
+                self._due = oldest
+        return self._due
 
 
 class LongestPrefix:
@@ -66,21 +77,20 @@ class LongestPrefix:
         self._aging = _Aging()
 
     def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
-        """By priority, then those due, then the length of the cached prefix."""
+        """By priority, then one that is due, then the length of the cached prefix."""
         ranked = sorted(waiting, key=lambda sequence: sequence.rank)
-        self._aging.forget_before(min((sequence.arrival for sequence in ranked), default=0))
+        due = self._aging.due(ranked)
         head = ranked[:MAX_MATCHED]
-        head.sort(key=self._key)
+        head.sort(key=lambda sequence: self._key(sequence, first=sequence is due))
         return head + ranked[MAX_MATCHED:]
 
     def admitted(self, sequence: Sequence) -> None:
         """Others may have been overtaken by it."""
         self._aging.admitted(sequence)
 
-    def _key(self, sequence: Sequence) -> tuple[int, bool, int, int, int]:
-        due = self._aging.is_due(sequence)
-        matched = 0 if due else self._cached_tokens(sequence)
-        return (-sequence.hints.priority, not due, -matched, sequence.arrival, sequence.index)
+    def _key(self, sequence: Sequence, *, first: bool) -> tuple[int, bool, int, int, int]:
+        matched = 0 if first else self._cached_tokens(sequence)
+        return (-sequence.hints.priority, not first, -matched, sequence.arrival, sequence.index)
 
 
 class _Begun:
@@ -113,8 +123,8 @@ class ProgramFirst:
         self._forks = _Begun()
 
     def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
-        """By priority, then those due, then begun programs, then age of the program, then of the fork, then of the call."""
-        self._aging.forget_before(min((sequence.arrival for sequence in waiting), default=0))
+        """By priority, then one that is due, then begun programs, then age of the program, then of the fork, then of the call."""
+        due = self._aging.due(waiting)
         ages: dict[Hashable, tuple[int, int]] = {}  # waiting sequences come in no order: the oldest of a program decides
         names = []
         for sequence in sorted(waiting, key=lambda sequence: sequence.arrival):
@@ -128,7 +138,7 @@ class ProgramFirst:
 
         def key(named: tuple[Sequence, str, Hashable]) -> tuple[int, ...]:
             sequence, program, fork = named
-            if self._aging.is_due(sequence):
+            if sequence is due:
                 return (-sequence.hints.priority, 0, sequence.arrival, sequence.index)
             return (-sequence.hints.priority, *ages[program], *ages[fork], sequence.arrival, sequence.index)
 

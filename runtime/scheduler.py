@@ -166,13 +166,24 @@ class Scheduler:
     def _awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a running prefill is about to compute what `sequence` would otherwise compute again.
 
-        A page more than the tree has now is worth a wait; between sequences of one call, a token.
+        A page more than the tree has now is worth a wait; between sequences of one call, a token; between siblings of a fork,
+        a page in all of them together.
         """
         for other in self._running:
             if not other.in_prefill:
                 continue
             common = self.cache.shared_prefix(sequence, other)
-            worth = 1 if other.call_id == sequence.call_id else self.cache.pool.page_size
+            worth = _worth_a_wait(sequence, other, self.cache.pool.page_size)
             if common - other.num_computed >= worth and common - self.cache.cached_tokens(sequence) >= worth:
                 return True
         return False
+
+
+def _worth_a_wait(sequence: Sequence, other: Sequence, page_size: int) -> int:
+    """Tokens that `other` must have more than the tree for `sequence` to wait for it."""
+    if other.call_id == sequence.call_id:
+        return 1
+    hints, others = sequence.hints, other.hints
+    if hints.program and hints.program == others.program and hints.path[:-1] == others.path[:-1]:
+        return max(1, page_size // max(1, hints.siblings - 1))
+    return page_size
