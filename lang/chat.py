@@ -94,10 +94,16 @@ class ChatText:
         roles = [turn.role or "" for turn in spoken]
         contents = [_text_of(turn.content) for turn in spoken]
         marked = mark_contents(roles, contents)
-        skeleton, rendered = await asyncio.gather(
-            self._render(roles, marked.contents, add_generation_prompt),
-            self._render(roles, contents, add_generation_prompt),
-        )
+        renderings = [
+            asyncio.create_task(self._render(roles, texts, add_generation_prompt)) for texts in (marked.contents, contents)
+        ]
+        try:
+            skeleton, rendered = await asyncio.gather(*renderings)
+        except BaseException:  # whatever it is, it goes on up; the other must not be left running in a loop that ends
+            for rendering in renderings:
+                rendering.cancel()
+            await asyncio.gather(*renderings, return_exceptions=True)
+            raise
         pieces = lay_out(skeleton, rendered, contents, marked.parts)
         if pieces is None:
             message = (

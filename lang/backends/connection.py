@@ -34,6 +34,10 @@ class Connection:
         self, url: str, api_key: str | None, timeouts: httpx.Timeout, retries: int, transport: httpx.AsyncBaseTransport | None
     ) -> None:
         parsed = _parsed(url)
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise InvalidRequest(
+                "api_key must be printable ASCII, to be sent in a header; got other characters.", param="api_key"
+            )
         self.url = str(parsed).rstrip("/")
         self._local = parsed.host in _LOCAL
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

@@ -241,6 +241,12 @@ def test_an_address_is_checked_at_once(url: str) -> None:
         bp.RuntimeEndpoint(url)
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+def test_a_key_that_no_header_holds_is_refused_at_once(key: str) -> None:
+    with pytest.raises(InvalidRequest, match="api_key must be printable ASCII"):
+        bp.RuntimeEndpoint("http://server", api_key=key)
+
+
 async def test_lines_are_cut_at_newlines_only_wherever_they_arrive() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         raw = lines(*WHOLE)

