@@ -50,7 +50,12 @@ Answer = str | Reply | BaseException | Sequence[str]
 """What a script says to one request; a list of texts is one for each of `n` samples."""
 
 Script = (
-    str | Sequence[Answer] | Mapping[str, Answer | Sequence[Answer]] | Callable[[GenerateRequest], Answer | Awaitable[Answer]]
+    str
+    | Reply
+    | BaseException
+    | Sequence[Answer]
+    | Mapping[str, Answer | Sequence[Answer]]
+    | Callable[[GenerateRequest], Answer | Awaitable[Answer]]
 )
 """One answer for all; answers in the order of requests; answers by the end of the prompt; or a function, which may be async."""
 
