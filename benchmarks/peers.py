@@ -4,6 +4,7 @@ A peer lives in a virtual environment of its own, `PEERS/NAME` (option `--peers`
 """
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,8 +37,9 @@ class Worker:
 
     def __init__(self, script: str, *arguments: str, python: str = sys.executable) -> None:
         path = ROOT / "benchmarks" / "workers" / f"{script}.py"
+        self._command = [python, str(path), *arguments]
         self._process = subprocess.Popen(
-            [python, str(path), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         self._answer()
 
@@ -47,7 +49,8 @@ class Worker:
             if line.startswith("{"):
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-        raise RuntimeError(f"worker ended with status {self._process.wait()}; run {self._process.args} by hand to see why")
+        status, command = self._process.wait(), shlex.join(self._command)
+        raise RuntimeError(f"worker ended with status {status}; to see why, run by hand: {command}")
 
     def run(self, work: dict[str, Any]) -> Done:
         """Do one piece of work and wait for it."""
