@@ -21,6 +21,7 @@ __all__ = [
     "bias_of",
     "salt_of",
     "sampling_of",
+    "stop_ids_of",
     "stops_of",
 ]
 
@@ -66,6 +67,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
 
 MAX_TEMPERATURE = 2.0
 MAX_SALT = 128
+MAX_IDS = 2**18
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,12 +144,24 @@ def salt_of(cache_salt: str | None) -> str:
 
 def bias_of(logit_bias: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
     """`{"token id": bias}` as pairs. Raises InvalidRequest where a key isn't a token id."""
+    _check_count(len(logit_bias or ()), "logit_bias")
     pairs = list[tuple[int, float]]()
     for key, value in (logit_bias or {}).items():
         if not (key.isascii() and key.isdecimal() and len(key) <= 10):
             raise bad_request(f"logit_bias must be keyed by token ids, got {key[:40]!r}.", "logit_bias")
         pairs.append((int(key), value))
     return tuple(pairs)
+
+
+def stop_ids_of(ids: list[int] | None) -> tuple[int, ...]:
+    """Token ids that end an output. Raises InvalidRequest for more than any vocabulary has."""
+    _check_count(len(ids or ()), "stop_token_ids")
+    return tuple(ids or ())
+
+
+def _check_count(count: int, field: str) -> None:
+    if count > MAX_IDS:
+        raise bad_request(f"{field} may have {MAX_IDS} entries, got {count}.", field)
 
 
 def sampling_of(fields: SamplingFields, defaults: Mapping[str, float | int], **extra: int | None) -> SamplingParams:
@@ -167,7 +181,7 @@ def sampling_of(fields: SamplingFields, defaults: Mapping[str, float | int], **e
     if options.get("top_k") == -1:
         options["top_k"] = 0
     options["stop"] = stops_of(fields.stop)
-    options["stop_token_ids"] = tuple(fields.stop_token_ids or ())
+    options["stop_token_ids"] = stop_ids_of(fields.stop_token_ids)
     options["logit_bias"] = bias_of(fields.logit_bias)
     options["include_stop"] = bool(fields.include_stop_str_in_output or fields.no_stop_trim)
     return SamplingParams(**options, **extra)  # type: ignore[arg-type]  # named by the struct's own fields, checked by it

@@ -13,7 +13,7 @@ from branchpoint.constrained.spec import Constraint, Ebnf, Regex
 from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
 from branchpoint.runtime.serving.constraints import FREE, Asked, only_one, schema_of
 from branchpoint.runtime.serving.errors import bad_request, named
-from branchpoint.runtime.serving.fields import bias_of, stops_of
+from branchpoint.runtime.serving.fields import bias_of, stop_ids_of, stops_of
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["SAMPLING_RULES", "SCORED", "NativeSampling", "Wanted", "wanted_of"]
@@ -120,7 +120,7 @@ def wanted_of(given: Mapping[str, object], constraint: Constraint | None) -> Wan
             | {
                 "top_k": 0 if native.top_k == -1 else native.top_k,
                 "stop": stops_of(native.stop),
-                "stop_token_ids": tuple(native.stop_token_ids),
+                "stop_token_ids": stop_ids_of(native.stop_token_ids),
                 "logit_bias": bias_of(native.logit_bias),
             },
         )

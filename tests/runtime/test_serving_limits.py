@@ -69,6 +69,8 @@ async def test_one_request_cant_be_thousands(site: Site) -> None:
     refusal(await site.complete(prompt=["a"] * 2048, n=3, max_tokens=1), param="n")
     refusal(await site.complete(prompt=["a"] * 2048, stop=["x" * 10_000], max_tokens=1))
     refusal(await site.complete(prompt=["a"] * 2048, regex="x" * 10_000, max_tokens=1))
+    refusal(await site.complete(stop_token_ids=[1] * (2**18 + 1)), param="stop_token_ids")
+    refusal(await site.complete(logit_bias={str(one): 1 for one in range(2**18 + 1)}), param="logit_bias")
     refusal(await site.post("/detokenize", tokens=[1] * (2**20 + 1)), param="tokens")
     refusal(await site.post("/tokenize", prompt="x" * 10_000, add_special_tokens=False), param="prompt")
     assert not site.engine.calls
