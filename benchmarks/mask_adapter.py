@@ -48,6 +48,10 @@ class Adapter:
             constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
         return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result())
 
+    def close(self) -> None:
+        """End the compiler's threads and its process; the harness never calls it, its worker just ends."""
+        self._compiler.close()
+
 
 class AdapterMatcher:
     """A cursor with one mask row of its own."""

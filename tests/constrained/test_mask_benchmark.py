@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from benchmarks.mask_adapter import make
+from benchmarks.mask_adapter import Adapter, make
 from branchpoint.constrained.errors import EmptyLanguage
 from branchpoint.constrained.mask import is_allowed
 
@@ -26,6 +27,12 @@ class Bytes:
         return list(text.encode())
 
 
+@pytest.fixture
+def adapter() -> Iterator[Adapter]:
+    with closing(make(Bytes())) as ready:
+        yield ready
+
+
 def test_without_the_harness_the_benchmark_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.masks", "--harness", str(tmp_path / "none")]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=True)
@@ -36,8 +43,8 @@ def test_without_the_harness_the_benchmark_says_so(tmp_path: Path) -> None:
     ("grammar", "kind", "text"),
     [({"type": "integer"}, "json_schema", "12"), ("a+", "regex", "aa"), ('root ::= "x"', "ebnf", "x")],
 )
-def test_the_adapter_walks_texts_token_by_token(grammar: object, kind: str, text: str) -> None:
-    start = make(Bytes()).compile(grammar, kind)
+def test_the_adapter_walks_texts_token_by_token(adapter: Adapter, grammar: object, kind: str, text: str) -> None:
+    start = adapter.compile(grammar, kind)
     for cursor in (start, start.fresh()):
         assert not cursor.accepts_eos()
         for token in text.encode():
@@ -48,6 +55,6 @@ def test_the_adapter_walks_texts_token_by_token(grammar: object, kind: str, text
         assert not cursor.advance(256)
 
 
-def test_the_adapter_raises_what_is_refused() -> None:
+def test_the_adapter_raises_what_is_refused(adapter: Adapter) -> None:
     with pytest.raises(EmptyLanguage):
-        make(Bytes()).compile(False)
+        adapter.compile(False)
