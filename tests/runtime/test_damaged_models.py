@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import ModelError
+from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored
+from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.tokenizer_files import _byte_spellings, from_bytes
 
 HIDDEN, INNER, HEADS, HEAD = 32, 48, 2, 16
@@ -270,3 +272,24 @@ def test_advice_that_no_request_could_follow_is_none(folder: Path) -> None:
     loaded.close()
     (folder / "generation_config.json").unlink()
     assert loaded.info.sampling_defaults == {"min_p": 0.25}
+
+
+def test_weights_that_are_no_numbers_fail_their_calls_and_the_engine_goes_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "nan.gguf", {}, {"output_norm.weight": np.full((HIDDEN,), np.nan, np.float32)})
+    loaded = build_engine(EngineConfig(model=str(path), num_pages=16, threads=1))
+    engine = loaded.engine
+    for number, options in enumerate(
+        ({}, {"temperature": 0.0}, {"prompt_logprobs": 1}, {"logprobs": 2, "n": 2}, {"max_tokens": 0})
+    ):
+        sampling = SamplingParams(**{"max_tokens": 3, **options})  # type: ignore[arg-type]  # options of one case
+        engine.submit(Call(f"c{number}", (1, 2, 3), sampling))
+    engine.submit(ScoreCall("scored", (1, 2), ((3, 4),)))
+    ends: dict[str, object] = {}
+    while engine.has_work:
+        ends |= {event.id: event for event in engine.step() if isinstance(event, Completed | Scored | Failed)}
+    failed = {name: end.message for name, end in ends.items() if isinstance(end, Failed)}
+    assert failed.keys() == {"c0", "c1", "c2", "c3", "scored"} and isinstance(ends["c4"], Completed)
+    assert all("logits are unusable" in message for message in failed.values())
+    assert engine.stats().pages_held == 0
+    engine.close()
+    loaded.close()
