@@ -8,16 +8,22 @@ from dataclasses import dataclass, field
 from branchpoint.constrained.charset import CharSet
 from branchpoint.constrained.regex import Chars, Choice, Node, Repeat, Series
 
-__all__ = ["count_states"]
+__all__ = ["Positions", "count_states", "read_positions"]
 
 
 @dataclass(slots=True)
-class _Positions:
-    """Glushkov's automaton while it is built: one position per character of the (expanded) pattern."""
+class Positions:
+    """Glushkov's automaton: one position per character of the (expanded) pattern.
+
+    `chars` and `follow` go by position; `first`, `last` and `nullable` are of the whole, once it is built.
+    """
 
     limit: int
     chars: list[CharSet] = field(default_factory=list)
     follow: list[set[int]] = field(default_factory=list)
+    first: frozenset[int] = frozenset()
+    last: frozenset[int] = frozenset()
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,8 @@ class _TooLarge(Exception):
 
 def count_states(node: Node, limit: int) -> int | None:
     """States of the deterministic automaton of `node` before it is minimised, or None where they exceed `limit`."""
-    positions = _Positions(limit)
-    try:
-        whole = _build(node, positions)
-    except _TooLarge:
+    positions = read_positions(node, limit)
+    if positions is None:
         return None
     letters = _letters(positions.chars)
     start = frozenset({-1})
@@ -46,7 +50,7 @@ def count_states(node: Node, limit: int) -> int | None:
         state = waiting.pop()
         reached: set[int] = set()
         for position in state:
-            reached |= whole.first if position < 0 else positions.follow[position]
+            reached |= positions.first if position < 0 else positions.follow[position]
         by_letter: dict[int, set[int]] = {}
         for position in reached:
             for letter in letters[position]:
@@ -58,6 +62,17 @@ def count_states(node: Node, limit: int) -> int | None:
                 if len(seen) > limit:
                     return None
     return len(seen)
+
+
+def read_positions(node: Node, limit: int) -> Positions | None:
+    """The automaton of positions, None where there would be more than `limit`."""
+    positions = Positions(limit)
+    try:
+        whole = _build(node, positions)
+    except _TooLarge:
+        return None
+    positions.first, positions.last, positions.nullable = whole.first, whole.last, whole.nullable
+    return positions
 
 
 def _letters(chars: list[CharSet]) -> list[tuple[int, ...]]:
@@ -78,7 +93,7 @@ def _letters(chars: list[CharSet]) -> list[tuple[int, ...]]:
     return [tuple(blocks[ranges]) for ranges in chars]
 
 
-def _build(node: Node, positions: _Positions) -> _Part:
+def _build(node: Node, positions: Positions) -> _Part:
     match node:
         case Chars(chars):
             if len(positions.chars) >= positions.limit:
@@ -100,7 +115,7 @@ def _build(node: Node, positions: _Positions) -> _Part:
             return _repeat(body, low, high, positions)
 
 
-def _repeat(body: Node, low: int, high: int | None, positions: _Positions) -> _Part:
+def _repeat(body: Node, low: int, high: int | None, positions: Positions) -> _Part:
     copies: list[_Part] = []
     for number in range(low if high is None else high):
         if number > positions.limit:
@@ -115,7 +130,7 @@ def _repeat(body: Node, low: int, high: int | None, positions: _Positions) -> _P
     return _join(copies, positions)
 
 
-def _join(parts: list[_Part], positions: _Positions) -> _Part:
+def _join(parts: list[_Part], positions: Positions) -> _Part:
     whole = _Part(frozenset(), frozenset(), True)
     for part in parts:
         for position in whole.last:

@@ -1,11 +1,11 @@
 r"""Patterns of JSON schemas, which are ECMA 262's and search, in words that the engine's regex parser reads the same way.
 
-`relax.py` asks for them. Look-aheads at the start become patterns of their own; what no automaton expresses is None.
+`patterns.py` asks. What no automaton expresses (look-around, back-references) is None.
 """
 
 import re
 
-__all__ = ["engine_patterns"]
+__all__ = ["closing", "engine_pattern", "has_branches", "python_pattern"]
 
 _CLASSES = {
     "d": "0-9",
@@ -22,35 +22,24 @@ _PIECE = re.compile(
     r"|(?P<quantifier>\{[0-9]+(?:,[0-9]*)?\})|\(\?<(?P<name>[A-Za-z_$][\w$]*)>|(?P<plain>.)",
     re.DOTALL,
 )
-_AHEAD = "(?="
 
 
-def engine_patterns(pattern: str) -> list[str] | None:
-    """Patterns that together match where `pattern` does, None where the engine has no words for it."""
-    ahead, rest = _leading(pattern)
-    if ahead and _has_branches(rest):
-        return None  # they would hold for the first branch only
-    if any(_UNREADABLE.search(each.replace("\\\\", "")) for each in (*ahead, rest)):
+def engine_pattern(pattern: str) -> str | None:
+    """A pattern that matches where `pattern` does, None where the engine has no words for it."""
+    return None if _UNREADABLE.search(pattern.replace("\\\\", "")) else _write(pattern)
+
+
+def python_pattern(pattern: str) -> str | None:
+    """The pattern as Python's `re` would read it the same way, without look-around; None where it would not."""
+    if _UNREADABLE.search(pattern.replace("\\\\", "")) or re.search(r"\[[^\]]*\\[DWS]|\[\^?\]|\\[pP]\{", pattern):
         return None
-    written = [_write(each) for each in (*ahead, rest)]
-    return None if None in written else [each for each in written if each is not None]
+    written = _write(pattern)
+    return None if written is None else re.sub(r"\\x\{([0-9A-F]+)\}", lambda code: f"\\U{int(code[1], 16):08X}", written)
 
 
-def _leading(pattern: str) -> tuple[list[str], str]:
-    """Look-aheads right after the first `^`, each as a pattern from there, and the pattern without them."""
-    found: list[str] = []
-    at = 1
-    while pattern.startswith("^") and pattern.startswith(_AHEAD, at):
-        end = _closing(pattern, at)
-        if end is None:
-            break
-        found.append(f"^(?:{pattern[at + len(_AHEAD) : end]})")
-        at = end + 1
-    return found, f"^{pattern[at:]}" if found else pattern
-
-
-def _has_branches(pattern: str) -> bool:
-    return _closing(f"({pattern})", 0) != len(pattern) + 1 or "|" in _outermost(pattern)
+def has_branches(pattern: str) -> bool:
+    """Whether a bar stands outside of every group."""
+    return closing(f"({pattern})", 0) != len(pattern) + 1 or "|" in _outermost(pattern)
 
 
 def _outermost(pattern: str) -> str:
@@ -61,7 +50,7 @@ def _outermost(pattern: str) -> str:
     return bare
 
 
-def _closing(pattern: str, opening: int) -> int | None:
+def closing(pattern: str, opening: int) -> int | None:
     """Where the group at `opening` closes."""
     depth, at, in_class = 0, opening, False
     while at < len(pattern):

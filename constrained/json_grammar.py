@@ -7,16 +7,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.documents import Documents
-from branchpoint.constrained.ecma import engine_patterns
+from branchpoint.constrained.engines.judged import JudgedGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine
-from branchpoint.constrained.errors import EmptyLanguage, GrammarError, UnsupportedKeyword
+from branchpoint.constrained.errors import EmptyLanguage, GrammarError
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.inhabited import prune_uninhabited
 from branchpoint.constrained.json_options import json_options
+from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.normalise import normalise_schema
-from branchpoint.constrained.refusals import explain_refusal, places
+from branchpoint.constrained.patterns import engine_patterns
+from branchpoint.constrained.refusals import explain_refusal
 from branchpoint.constrained.relax import relax_schema
+from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, parse_schema
 from branchpoint.constrained.spec import JsonSchema
 
@@ -44,16 +48,18 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
             grammar = engine.json_schema(options.text, options.engine, prefix, options.narrowed)
         except GrammarError as error:
             more = dropped | frozenset(_refused(error, root, engine))
-            if more == dropped or attempt == _MAX_TRIES - 1 or isinstance(error, EmptyLanguage):
+            if more == dropped or attempt == _MAX_TRIES - 1:
                 raise explain_refusal(error, parsed) from error
             dropped = more
             continue
         break
     if not relaxed.loose:
         return grammar
-    for keyword, pointer in places(parsed, "", set(relaxed.keywords)):
-        raise UnsupportedKeyword(keyword, pointer, "masks can't hold it yet; express it otherwise.")
-    raise UnsupportedKeyword(min(relaxed.keywords), "", "masks can't hold it yet; express it otherwise.")
+    assert isinstance(root, dict), "true and false are exact"
+    if Rewriter(Definitions(root.get("$defs", {}))).is_empty({key: value for key, value in root.items() if key != "$defs"}):
+        raise EmptyLanguage("Nothing satisfies this schema: its parts contradict one another.")
+    judge = Judge(root, relaxed.loose)
+    return JudgedGrammar(engine.vocabulary, grammar, judge, len(prefix.encode()))
 
 
 def _refused(error: GrammarError, root: Schema, engine: LlguidanceEngine) -> Iterator[str]:
@@ -62,7 +68,9 @@ def _refused(error: GrammarError, root: Schema, engine: LlguidanceEngine) -> Ite
     for seen, words in _DROPS:
         if seen.search(message):
             yield from words.split()
-    if "regex" in message:
+    if "Unable to determine if regex is empty" in message:
+        yield from _patterns(root)
+    elif "regex" in message:
         yield from (pattern for pattern in _patterns(root) if not _readable(pattern, engine))
 
 

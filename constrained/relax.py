@@ -7,8 +7,10 @@ A place whose parts always apply is loose by itself; below `anyOf`, conditions a
 import math
 from dataclasses import dataclass
 
-from branchpoint.constrained.ecma import engine_patterns
+from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.keywords import FORMAT_PATTERNS
+from branchpoint.constrained.partial import kind_of
+from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.relax_objects import Context, ObjectRules
 from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, SchemaMap
@@ -43,7 +45,7 @@ class _Relaxer:
 
     def __init__(self, root: SchemaMap, dropped: frozenset[str]) -> None:
         self.root = root
-        self.definitions: dict[str, Schema] = root.get("$defs", {})
+        self.definitions = Definitions(root.get("$defs", {}))
         self.rewriter = Rewriter(self.definitions)
         self.dropped = dropped
         self.loose: set[int] = set()
@@ -53,7 +55,7 @@ class _Relaxer:
 
     def run(self) -> Relaxed:
         schema = self.relax({key: value for key, value in self.root.items() if key != "$defs"}, Context(id(self.root), False))
-        defined = {name: self.place(body) for name, body in self.definitions.items()}
+        defined = {name: self.place(body) for name, body in self.root.get("$defs", {}).items()}
         if isinstance(schema, dict) and defined:
             schema["$defs"] = defined
         self._settle()
@@ -73,7 +75,7 @@ class _Relaxer:
         """Whether something loose lies in a definition or behind it."""
         if name not in reached:
             reached[name] = False
-            reached[name] = self._holds_loose(self.definitions.get(name, True), reached)
+            reached[name] = self._holds_loose(self.definitions[name], reached)
         return reached[name]
 
     def _holds_loose(self, at: object, reached: dict[str, bool]) -> bool:
@@ -82,7 +84,7 @@ class _Relaxer:
         if not isinstance(at, dict):
             return False
         reference = at.get("$ref")
-        if id(at) in self.loose or (isinstance(reference, str) and self._reaches(reference.removeprefix("#/$defs/"), reached)):
+        if id(at) in self.loose or (isinstance(reference, str) and self._reaches(reference, reached)):
             return True
         return any(self._holds_loose(value, reached) for key, value in at.items() if key not in ("const", "enum"))
 
@@ -111,7 +113,7 @@ class _Relaxer:
         extra: list[Schema] = []
         if "$ref" in schema:
             self._refer(schema, result, context)
-        self._values(schema, result, context)
+        self._values(schema, result, extra, context)
         self._numbers(schema, result, context)
         self._strings(schema, result, extra, context)
         self._arrays(schema, result, context)
@@ -124,16 +126,20 @@ class _Relaxer:
     def _refer(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
         result["$ref"] = schema["$ref"]
         if context.conditional:
-            self.depends.setdefault(context.owner, set()).add(schema["$ref"].removeprefix("#/$defs/"))
+            self.depends.setdefault(context.owner, set()).add(schema["$ref"])
 
-    def _values(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+    def _values(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
         for keyword in ("const", "enum"):
             if keyword not in schema:
                 continue
-            if _is_exact(schema[keyword]):
+            listed = [schema["const"]] if keyword == "const" else schema["enum"]
+            exact = [value for value in listed if _is_exact(value)]
+            if len(exact) == len(listed):
                 result[keyword] = schema[keyword]
-            else:
-                self.give_up(context, keyword)
+                continue
+            self.give_up(context, keyword)
+            others: list[Schema] = [{"type": kind_of(value)} for value in listed if not _is_exact(value)]
+            self._choose([*([{"enum": exact}] if exact else []), *others], result, extra)
 
     def _numbers(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
         for keyword in _BOUNDS:
@@ -185,7 +191,7 @@ class _Relaxer:
         items = schema.get("items", True)
         reference = items.get("$ref") if isinstance(items, dict) and len(items) == 1 else None
         if isinstance(reference, str):
-            items = self.definitions.get(reference.removeprefix("#/$defs/"), True)
+            items = self.definitions[reference]
         if not isinstance(items, dict) or "prefixItems" in schema:
             return
         count = len(items["enum"]) if "enum" in items else 1 if "const" in items else _FINITE.get(str(items.get("type")))
@@ -224,7 +230,7 @@ class _Relaxer:
         exact = self.rewriter.exact(schema)
         if exact is None:
             self.give_up(context, keyword)
-        elif exact is not True and exact != {}:
+        elif exact is not True:
             extra.append(self.branch(exact, context))
 
     def _condition(self, schema: SchemaMap, extra: list[Schema], context: Context) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from branchpoint.constrained.ecma import engine_patterns
+from branchpoint.constrained.definitions import Definitions
+from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.schema import Schema, SchemaMap
 
 __all__ = ["Context", "ObjectRules", "Relaxing"]
@@ -23,7 +24,7 @@ class Context:
 class Relaxing(Protocol):
     """What the rules need of the walk that they are part of."""
 
-    definitions: dict[str, Schema]
+    definitions: Definitions
     dropped: frozenset[str]
 
     def give_up(self, context: Context, keyword: str) -> None:
@@ -159,7 +160,7 @@ class ObjectRules:
         inner += [schema[word] for word in ("if", "then", "else") if word in schema]
         inner += list(schema.get("dependentSchemas", {}).values())
         if "$ref" in schema:
-            inner.append(self._walk.definitions.get(schema["$ref"].removeprefix("#/$defs/"), True))
+            inner.append(self._walk.definitions[schema["$ref"]])
         for each in inner:
             names = self._evaluated(each, seen)
             if names is None:

@@ -5,11 +5,13 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema_rs
 
+from branchpoint.constrained.complement import complement_pattern
+from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.schema import Schema
 
 __all__ = ["Rewriter", "avoid", "is_plain"]
@@ -18,21 +20,23 @@ _MAX_BRANCHES = 40
 _MAX_SIZE = 20_000
 _BEYOND = {"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_KINDS = jsonschema_rs.canonical.CanonicalKind
 _NO = jsonschema_rs.canonical.Satisfiability.NO
 
 
 class Rewriter:
     """Answers questions about schemas that refer to one set of definitions."""
 
-    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+    def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
-        self._needed: dict[str, frozenset[str]] = {}
 
     def exact(self, schema: Schema) -> Schema | None:
         """An equal schema without what a grammar can't say, None where there is none (or it would be huge)."""
         found = self._canonical(schema)
-        if found is None or found.kind == jsonschema_rs.canonical.CanonicalKind.RAW:
+        if found is None or found.kind == _KINDS.RAW:
             return None
+        if found.kind in (_KINDS.TRUE, _KINDS.FALSE):
+            return bool(found.kind == _KINDS.TRUE)
         written: Any = found.to_json_schema()
         if isinstance(written, dict):
             written = {key: value for key, value in written.items() if key != "$schema"}
@@ -53,6 +57,11 @@ class Rewriter:
             if not self._apart(forms[one], forms[other])
         ]
 
+    def is_empty(self, schema: Schema) -> bool:
+        """Whether it is proven that nothing satisfies a schema."""
+        found = self._canonical(schema)
+        return found is not None and bool(found.satisfiability() == _NO)
+
     def _apart(self, one: Any, other: Any) -> bool:
         if one is None or other is None:
             return False
@@ -62,43 +71,41 @@ class Rewriter:
             return False
 
     def _canonical(self, schema: Schema) -> Any:
-        whole: Any = schema
-        if isinstance(schema, dict) and (names := self._reachable(schema)):
-            whole = {**schema, "$defs": {name: self._definitions[name] for name in names}}
-        if isinstance(whole, dict):
-            whole = {"$schema": _DIALECT, **whole}
+        whole = {"$schema": _DIALECT, **self._definitions.whole(schema)} if isinstance(schema, dict) else schema
         try:
             return jsonschema_rs.canonicalize(whole, validate_formats=True, offline=True)
         except ValueError:
             return None
 
-    def _reachable(self, schema: Schema) -> frozenset[str]:
-        found: set[str] = set()
-        waiting = list(_names(schema))
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                if name not in self._needed:
-                    self._needed[name] = frozenset(_names(self._definitions.get(name, True)))
-                waiting += self._needed[name]
-        return frozenset(found)
-
 
 def _spelled(at: Any) -> Any:
-    """With a pattern for each `not` that only names strings."""
+    """With a pattern for each `not` that only names strings, or patterns of them."""
     if isinstance(at, list):
         return [_spelled(each) for each in at]
     if not isinstance(at, dict):
         return at
+    if at == {"not": {}}:
+        return False
     result = {key: value if key in ("const", "enum") else _spelled(value) for key, value in at.items()}
-    barred = result.get("not")
-    if at.get("type") == "string" and isinstance(barred, dict) and len(barred) == 1:
-        values = barred.get("enum", [barred["const"]] if "const" in barred else [])
-        if values and all(isinstance(value, str) for value in values):
-            del result["not"]
-            result["allOf"] = [*result.get("allOf", ()), {"pattern": avoid(values)}]
+    if at.get("type") != "string":
+        return result
+    parts = [*result.pop("allOf", ()), *([{"not": result.pop("not")}] if "not" in result else ())]
+    written = [_barred(each) for each in parts]
+    if written:
+        result["allOf"] = written
     return result
+
+
+def _barred(part: Any) -> Any:
+    """A pattern for `{"not": …}` where there is one, else the part itself."""
+    barred = part.get("not") if isinstance(part, dict) and len(part) == 1 else None
+    if not isinstance(barred, dict) or len(barred) != 1:
+        return part
+    if "pattern" in barred:
+        other = complement_pattern(barred["pattern"])
+        return part if other is None else {"pattern": other}
+    values = barred.get("enum", [barred["const"]] if "const" in barred else [])
+    return {"pattern": avoid(values)} if values and all(isinstance(value, str) for value in values) else part
 
 
 def avoid(strings: Sequence[str]) -> str:
@@ -135,17 +142,3 @@ def _mentions(at: object, word: str) -> bool:
     if isinstance(at, dict):
         return word in at or any(_mentions(value, word) for value in at.values())
     return isinstance(at, list) and any(_mentions(value, word) for value in at)
-
-
-def _names(at: object) -> Iterable[str]:
-    """Definitions that a schema refers to directly."""
-    if isinstance(at, dict):
-        reference = at.get("$ref")
-        if isinstance(reference, str):
-            yield reference.removeprefix("#/$defs/")
-        for key, value in at.items():
-            if key not in ("const", "enum", "$defs"):
-                yield from _names(value)
-    elif isinstance(at, list):
-        for value in at:
-            yield from _names(value)

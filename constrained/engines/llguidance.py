@@ -42,7 +42,7 @@ class LlguidanceEngine:
     """Compiles grammars for one vocabulary. Thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._tokenizer = LLTokenizer(_TokenSource(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.eos))
         self._limits = LLParserLimits(verbose_errors=False)
 
@@ -74,7 +74,7 @@ class LlguidanceEngine:
         template = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if template.is_error():
             raise _refusal(template.get_error())
-        row = allocate(1, self._vocabulary.size)[0]
+        row = allocate(1, self.vocabulary.size)[0]
         template.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if template.is_error():
             raise _refusal(template.get_error())
@@ -82,10 +82,10 @@ class LlguidanceEngine:
         forced = len(probe.compute_ff_bytes())
         if probe.is_error() or forced > _ENDLESS:
             raise LimitExceeded(f"The constraint forces text without an end, {forced:,} bytes and more from its start.")
-        forbid(row, self._vocabulary.eos)
+        forbid(row, self.vocabulary.eos)
         if not row.any() and not template.is_accepting():
             raise EmptyLanguage("Nothing can begin an output under this constraint; loosen it.")
-        return LlguidanceGrammar(self._vocabulary, template, narrowed)
+        return LlguidanceGrammar(self.vocabulary, template, narrowed)
 
 
 def _whole(grammar: str, prefix: str) -> str:

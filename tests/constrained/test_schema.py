@@ -6,7 +6,6 @@ from typing import Literal
 import pytest
 
 from branchpoint.constrained.compiler import GrammarCompiler
-from branchpoint.constrained.errors import UnsupportedKeyword
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.vocabulary import Vocabulary
 from tests.constrained.corpus import accepts, compiled
@@ -172,11 +171,3 @@ ONE_OF: list[tuple[list[object], list[str], list[str]]] = [
 def test_branches_that_exclude_one_another_are_followed(compiler: GrammarCompiler, vocabulary: Vocabulary, which: int) -> None:
     branches, good, bad = ONE_OF[which]
     check(compiler, vocabulary, {"oneOf": branches, "$defs": {"i": INTEGER}}, good, bad)
-
-
-@pytest.mark.parametrize(
-    "branches", [[INTEGER, {"type": "number"}], [{"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}]]
-)
-def test_branches_that_may_hold_together_are_refused(compiler: GrammarCompiler, branches: list[object]) -> None:
-    with pytest.raises(UnsupportedKeyword, match="oneOf"):
-        compiled(compiler, JsonSchema(json.dumps({"oneOf": branches})))

@@ -22,24 +22,11 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "add
 @pytest.mark.parametrize(
     ("schema", "keyword", "pointer"),
     [
-        ({"not": {}}, "not", "/not"),
         ({"properties": {"a/b": {"minlength": 3}}}, "minlength", "/properties/a~1b/minlength"),
         ({"items": [{}, {"extends": {}}]}, "extends", "/items/1/extends"),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {"uniqueItems": True}}}, "uniqueItems", "/$defs/x/uniqueItems"),
-        ({"minProperties": 2}, "minProperties", "/minProperties"),
         ({"$ref": "http://example.com/x"}, "$ref", "/$ref"),
         ({"items": {"$id": "x", "$ref": "a"}}, "$id", "/items/$id"),
         ({"min_items": 1}, "min_items", "/min_items"),
-        ({"maximum": 2**60}, "maximum", "/maximum"),
-        ({"enum": [1, {"a": [10**20]}]}, "enum", "/enum"),
-        ({"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}}, "oneOf", "/properties/a/oneOf"),
-        ({"properties": {"a": {"pattern": "(?=a)"}}}, "pattern", "/properties/a/pattern"),
-        (
-            {"type": "object", "patternProperties": {"^a": INTEGER, "b$": {"minimum": 5}}},
-            "patternProperties",
-            "/patternProperties",
-        ),
-        ({"type": "object", "properties": {"a": {}}, "maxProperties": 1}, "maxProperties", "/maxProperties"),
     ],
 )
 def test_a_keyword_that_would_be_ignored_is_refused_by_name(
@@ -59,6 +46,7 @@ def test_an_unused_definition_does_no_harm() -> None:
     "schema",
     [
         False,
+        {"not": {}},
         {"$ref": "#"},
         {"$ref": "#/$defs/node", "$defs": {"node": {**NODE, "required": ["next"]}}},
         {"enum": []},

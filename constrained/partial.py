@@ -1,0 +1,158 @@
+"""JSON as it stands when its text is cut anywhere: open containers with the members so far, and the primitive being written.
+
+`reader.py` builds it byte by byte, `judge.py` looks at it. Everything is immutable and shares its past, so a rollback is free.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import jsonschema_rs
+
+from branchpoint.constrained.schema import SchemaMap
+
+__all__ = ["Cell", "Frame", "Node", "Open", "kind_of", "read_primitive"]
+
+_KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
+
+
+def kind_of(value: object) -> str:
+    """The JSON type of a value; integers are numbers."""
+    return _KINDS.get(type(value), "null")
+
+
+class Node:
+    """A complete value. `verdicts` remembers by schema id what a validator said."""
+
+    __slots__ = ("_canonical", "kind", "value", "verdicts")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.kind = kind_of(value)
+        self.verdicts: dict[int, bool] = {}
+        self._canonical: str | None = None
+
+    @property
+    def canonical(self) -> str:
+        """One spelling for all that JSON Schema holds equal."""
+        if self._canonical is None:
+            self._canonical = jsonschema_rs.canonical.json.to_string(self.value)
+        return self._canonical
+
+
+class Cell:
+    """A complete member of an open container, and those before it. `folds` remembers what was found up to here."""
+
+    __slots__ = ("_names", "_seen", "before", "count", "folds", "key", "node")
+
+    def __init__(self, before: "Cell | None", key: str | None, node: Node) -> None:
+        self.before = before
+        self.key = key
+        self.node = node
+        self.count: int = before.count + 1 if before else 1
+        self.folds: dict[tuple[int, str], Any] = {}
+        self._names: dict[str, Node] | None = None
+        self._seen: frozenset[str] | None = None
+
+    @property
+    def names(self) -> dict[str, Node]:
+        """The members of an object by name; not to be changed."""
+        if self._names is None:
+            self._names = {each.key: each.node for each in reversed(list(self.chain())) if each.key is not None}
+        return self._names
+
+    @property
+    def seen(self) -> frozenset[str]:
+        """The canonical spellings of all items."""
+        if self._seen is None:
+            self._seen = (self.before.seen if self.before else frozenset()) | {self.node.canonical}
+        return self._seen
+
+    def chain(self) -> Iterator["Cell"]:
+        """This cell and those before it, last first."""
+        at: Cell | None = self
+        while at is not None:
+            yield at
+            at = at.before
+
+
+class Frame:
+    """An open container: where it stands, its members, the key whose value is being written, and what it must satisfy.
+
+    `memo` is the judge's: what it found out about the member that is being written.
+    """
+
+    __slots__ = ("above", "cell", "duties", "is_object", "key", "loose", "memo")
+
+    def __init__(
+        self,
+        above: "Frame | None",
+        duties: tuple[SchemaMap, ...],
+        *,
+        is_object: bool,
+        loose: bool,
+        cell: Cell | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.above = above
+        self.duties = duties
+        self.is_object = is_object
+        self.loose = loose  # whether it, or one that holds it, must be judged before it is complete
+        self.cell = cell
+        self.key = key
+        self.memo: dict[tuple[str, str], Any] = {}
+
+    def at_key(self, key: str) -> "Frame":
+        """With a key whose value comes next."""
+        return Frame(self.above, self.duties, is_object=True, loose=self.loose, cell=self.cell, key=key)
+
+    def with_member(self, node: Node) -> "Frame":
+        """With one more complete member."""
+        cell = Cell(self.cell, self.key, node)
+        return Frame(self.above, self.duties, is_object=self.is_object, loose=self.loose, cell=cell)
+
+    @property
+    def names(self) -> dict[str, Node]:
+        """The complete members of an object."""
+        return self.cell.names if self.cell else {}
+
+    @property
+    def count(self) -> int:
+        """Complete members."""
+        return self.cell.count if self.cell else 0
+
+    def close(self) -> Node:
+        """The container as a value."""
+        if self.is_object:
+            return Node({name: node.value for name, node in self.names.items()})
+        return Node([cell.node.value for cell in reversed(list(self.cell.chain() if self.cell else ()))])
+
+
+class Open:
+    """A value that isn't complete: a container with the member being written, or a primitive with its text so far.
+
+    `kind` is its JSON type, or None where nothing of it is written yet.
+    """
+
+    __slots__ = ("child", "frame", "kind", "text")
+
+    def __init__(self, kind: str | None, frame: Frame | None = None, child: "Open | None" = None, text: bytes = b"") -> None:
+        self.kind = kind
+        self.frame = frame
+        self.child = child
+        self.text = text
+
+
+def read_primitive(text: bytes) -> Node | None:
+    """A primitive's value, None where it has none (a lone surrogate, a number cut short)."""
+    try:
+        value = json.loads(text)
+        if isinstance(value, str):
+            value.encode()
+        elif isinstance(value, float) and not math.isfinite(value):
+            value = Decimal(text.decode())
+    except ValueError:
+        return None
+    return Node(value)

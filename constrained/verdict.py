@@ -1,0 +1,69 @@
+"""Verdicts on values that aren't complete, and what the rules of `judge_rules.py` and `judge_containers.py` share.
+
+True: valid whatever follows. False: invalid whatever follows. None: that depends.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from branchpoint.constrained.definitions import Definitions
+from branchpoint.constrained.partial import Node, Open, kind_of
+from branchpoint.constrained.schema import Schema, SchemaMap
+
+__all__ = ["Rule", "Verdict", "Verdicts", "all_of", "decoded", "may_become"]
+
+Verdict = bool | None
+
+
+class Verdicts(Protocol):
+    """What the rules ask of the judge."""
+
+    definitions: Definitions
+
+    def verdict(self, schema: Schema, value: Open | Node, depth: int = 0) -> Verdict:
+        """What a schema says of a value."""
+
+    def is_valid(self, schema: Schema, node: Node) -> bool:
+        """What a schema says of a complete value."""
+
+    def property_schemas(self, schema: SchemaMap, name: str) -> list[Schema]:
+        """The subschemas for a property."""
+
+    def names_property(self, schema: SchemaMap, name: str) -> bool:
+        """Whether a schema names a property, or has a pattern for it."""
+
+
+Rule = Callable[[Verdicts, SchemaMap, Open, int], Verdict]
+
+
+def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """False where one is, None where one is open, else True."""
+    result: Verdict = True
+    for each in verdicts:
+        if each is False:
+            return False
+        if each is None:
+            result = None
+    return result
+
+
+def may_become(value: Open, target: object) -> bool:
+    """Whether what is written so far may be the beginning of `target`."""
+    if kind_of(target) != value.kind:
+        return False
+    if value.kind == "string" and isinstance(target, str):
+        return target.startswith(decoded(value.text))
+    if value.kind == "number":
+        return json.dumps(target).startswith(value.text.decode())
+    return True
+
+
+def decoded(text: bytes) -> str:
+    """The whole characters of a string that is being written, quote first."""
+    for cut in range(min(12, len(text))):
+        try:
+            return str(json.loads(text[: len(text) - cut] + b'"'))
+        except ValueError:
+            continue
+    return ""

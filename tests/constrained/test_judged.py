@@ -1,0 +1,169 @@
+"""What a grammar alone can't say is held by the judge: exactly, as early as it can be told, without walking into dead ends."""
+
+import json
+import random
+
+import jsonschema
+import pytest
+
+from branchpoint.constrained.compiler import GrammarCompiler
+from branchpoint.constrained.spec import JsonSchema
+from branchpoint.constrained.vocabulary import Vocabulary
+from tests.constrained.corpus import Generator, accepts, allowed, compiled
+
+INTEGER = {"type": "integer"}
+PAIR = {"a": {"enum": [1, 2]}, "b": {"enum": [1, 2]}}
+CLOSED = {"type": "object", "properties": PAIR, "required": ["a", "b"], "additionalProperties": False}
+
+CASES: dict[str, tuple[object, list[str], list[str]]] = {
+    "not a pattern": ({"type": "string", "not": {"pattern": "^a"}}, ['"b"', '""', '"ba"'], ['"a"', '"ab"', "1"]),
+    "not a fixed string": ({"type": "string", "not": {"const": "ab"}}, ['"a"', '"abc"', '""'], ['"ab"']),
+    "not these keys together": (
+        {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "not": {"required": ["a", "b"]}},
+        ['{"a":1}', '{"b":1}', "{}"],
+        ['{"a":1,"b":1}'],
+    ),
+    "not by reference": (
+        {"not": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": ["string", "array"]}}},
+        ["1", "{}", "null"],
+        ['"a"', "[]"],
+    ),
+    "one of two that overlap": ({"oneOf": [INTEGER, {"type": "number", "minimum": 2}]}, ["1", "2.5"], ["3", "1.5"]),
+    "one of two patterns": (
+        {"oneOf": [{"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}]},
+        ['"xa"', '"b"'],
+        ['"ab"', '"c"'],
+    ),
+    "unique items": (
+        {"type": "array", "items": {"enum": ["ab", "abc", "x"]}, "uniqueItems": True},
+        ['["ab","abc","x"]', "[]", '["abc"]'],
+        ['["ab","ab"]', '["x","abc","x"]'],
+    ),
+    "unique numbers and objects": (
+        {"type": "array", "uniqueItems": True},
+        ["[1,2,true]", '[{"a":1},{"a":2}]'],
+        ["[1,1]", "[1,1.0]", '[{"a":1,"b":2},{"b":2,"a":1}]'],
+    ),
+    "contains": (
+        {"type": "array", "items": INTEGER, "contains": {"minimum": 5}, "maxContains": 2},
+        ["[1,5]", "[6,7]"],
+        ["[]", "[1,2]", "[5,6,7]"],
+    ),
+    "a condition": (
+        {
+            "type": "object",
+            "properties": {"kind": {"enum": ["a", "b"]}, "size": INTEGER},
+            "if": {"properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+            "then": {"required": ["size"]},
+            "else": {"properties": {"size": {"maximum": 3}}},
+        },
+        ['{"kind":"a","size":9}', '{"kind":"b"}', '{"kind":"b","size":2}', '{"size":1}'],
+        ['{"kind":"a"}', '{"kind":"b","size":9}', '{"size":4}'],
+    ),
+    "what is not evaluated": (
+        {
+            "type": "object",
+            "allOf": [{"properties": {"a": INTEGER}}],
+            "anyOf": [{"properties": {"b": INTEGER}, "required": ["b"]}, {}],
+            "unevaluatedProperties": False,
+        },
+        ['{"a":1,"b":2}', "{}"],
+        ['{"a":1,"b":"x"}', '{"c":1}'],
+    ),
+    "integers beyond floats": (
+        {"type": "integer", "minimum": 2**60 + 1, "maximum": 2**60 + 3},
+        [str(2**60 + 1), str(2**60 + 3)],
+        [str(2**60), str(2**60 + 4), "1"],
+    ),
+    "large enumerated integers": ({"enum": [10**20, "a"]}, [str(10**20), '"a"'], [str(10**20 + 1), "1"]),
+    "multiples of a large number": ({"type": "integer", "multipleOf": 123457}, ["0", "123457", "246914"], ["1", "123458"]),
+    "patterns of keys that overlap": (
+        {"type": "object", "patternProperties": {"^a": INTEGER, "b$": {"minimum": 5}}, "additionalProperties": False},
+        ['{"ab":5}', '{"ax":1}', '{"xb":5.5}'],
+        ['{"ab":1}', '{"ab":5.5}', '{"c":1}', '{"ax":"x"}'],
+    ),
+    "counted keys": (
+        {"type": "object", "minProperties": 2},
+        ['{"a":1,"b":1}'],
+        ['{"a":1}', '{"a":1,"a":1}', '{"a":1,"\\u0061":1}'],
+    ),
+    "names of keys": (
+        {"type": "object", "properties": {"abc": INTEGER}, "propertyNames": {"maxLength": 3, "pattern": "^a"}},
+        ['{"abc":1}', '{"a":"x"}'],
+        ['{"abcd":1}', '{"b":1}', '{"abc":""}'],
+    ),
+    "look-behind": ({"type": "string", "pattern": "(?<!a)b$"}, ['"b"', '"xb"'], ['"ab"', '"a"']),
+    "below a reference": (
+        {
+            "$ref": "#/$defs/node",
+            "$defs": {
+                "node": {
+                    "type": "object",
+                    "properties": {"tags": {"type": "array", "uniqueItems": True}, "next": {"$ref": "#/$defs/node"}},
+                    "additionalProperties": False,
+                }
+            },
+        },
+        ['{"tags":[1],"next":{"tags":[1]}}'],
+        ['{"tags":[1,1]}', '{"next":{"next":{"tags":[1,2,1]}}}'],
+    ),
+    "a closed pair": (
+        {**CLOSED, "not": {"properties": {"a": {"const": 1}, "b": {"const": 1}}}},
+        ['{"a":1,"b":2}'],
+        ['{"a":1,"b":1}'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_schema_takes_what_it_says(compiler: GrammarCompiler, vocabulary: Vocabulary, name: str) -> None:
+    schema, good, bad = CASES[name]
+    grammar = compiled(compiler, JsonSchema(json.dumps(schema)))
+    assert [text for text in good if not accepts(grammar, vocabulary, text)] == []
+    assert [text for text in bad if accepts(grammar, vocabulary, text)] == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_valid_and_never_stuck(compiler: GrammarCompiler, vocabulary: Vocabulary, name: str) -> None:
+    schema = CASES[name][0]
+    grammar = compiled(compiler, JsonSchema(json.dumps(schema)))
+    generator = Generator(vocabulary, seed=7)
+    outputs = [generator.generate(grammar, limit=60) for _ in range(4)]
+    for output in filter(None, outputs):
+        assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(output)), output
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_parser_takes_exactly_the_tokens_of_the_mask(compiler: GrammarCompiler, vocabulary: Vocabulary, name: str) -> None:
+    generator, picker = Generator(vocabulary, seed=3), random.Random(4)
+    matcher = compiled(compiler, JsonSchema(json.dumps(CASES[name][0]))).matcher()
+    taken = 0
+    for step in range(10):
+        mask = allowed(matcher, vocabulary)
+        for token in picker.sample(sorted(mask), min(10, len(mask))):
+            assert matcher.advance([token]) == 1
+            matcher.rollback(1)
+        assert allowed(matcher, vocabulary) == mask
+        assert matcher.can_end == (2 in mask)
+        if mask <= {0, 2}:
+            assert matcher.finished
+            break
+        chosen = generator.choose(sorted(mask - {0, 2}), step)
+        taken += matcher.advance([chosen])
+    matcher.rollback(taken)
+    assert not matcher.can_end
+
+
+def test_what_can_not_be_finished_is_refused_before(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
+    matcher = compiled(compiler, JsonSchema(json.dumps(CASES["a closed pair"][0]))).matcher()
+    assert matcher.advance(vocabulary.encode(b'{"a":1,"b":')) > 0
+    texts = {vocabulary.tokens[token] for token in allowed(matcher, vocabulary)}
+    assert b"2" in texts
+    assert b"1" not in texts
+
+
+def test_after_a_prefix_the_value_is_judged(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
+    grammar = compiled(compiler, JsonSchema(json.dumps({"type": "string", "not": {"pattern": "a"}})), b'x: "')
+    assert accepts(grammar, vocabulary, 'x: "b"') is False
+    assert accepts(grammar, vocabulary, 'x: ""b"')
+    assert not accepts(grammar, vocabulary, 'x: ""a"')
