@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from branchpoint.constrained.complement import complement_pattern
 from branchpoint.constrained.compiler import GrammarCompiler
+from branchpoint.constrained.complement import complement_pattern
 from branchpoint.constrained.ecma import engine_pattern
 from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.rewriting import avoid
