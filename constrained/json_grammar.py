@@ -59,7 +59,7 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
     if Rewriter(Definitions(root.get("$defs", {}))).is_empty({key: value for key, value in root.items() if key != "$defs"}):
         raise EmptyLanguage("Nothing satisfies this schema: its parts contradict one another.")
     judge = Judge(root, relaxed.loose)
-    return JudgedGrammar(engine.vocabulary, grammar, judge, len(prefix.encode()))
+    return JudgedGrammar(engine.vocabulary, engine.shapes(), grammar, judge, len(prefix.encode()))
 
 
 def _refused(error: GrammarError, root: Schema, engine: LlguidanceEngine) -> Iterator[str]:

@@ -118,9 +118,31 @@ class Judge:
         known = frame.memo.get(("sensitive", kind))
         if known is None:
             reach, whole = self._reach(frame)
-            below = Reach(self.definitions)
-            below.add(self._below(reach, frame))
-            known = frame.memo["sensitive", kind] = whole or below.sees(kind)
+            known = frame.memo["sensitive", kind] = whole or bool(self._member_reach(reach, frame).seeing(kind))
+        return bool(known)
+
+    def seeing(self, frame: Frame) -> Duties | None:
+        """The schemas that look at the content of a string, a loose frame's member; None where it is compared with others."""
+        if ("seeing", "") not in frame.memo:
+            reach, whole = self._reach(frame)
+            frame.memo["seeing", ""] = None if whole else self._member_reach(reach, frame).seeing("string")
+        found: Duties | None = frame.memo["seeing", ""]
+        return found
+
+    def _member_reach(self, reach: Reach, frame: Frame) -> Reach:
+        below = Reach(self.definitions)
+        below.add(self._below(reach, frame))
+        return below
+
+    def refuses_keys(self, frame: Frame) -> bool:
+        """Whether some key that a loose object tells apart can't come next; taken for granted where patterns tell."""
+        known = frame.memo.get(("refuses", ""))
+        if known is None:
+            names = self.telling_names(frame)
+            known = names is None or not all(
+                self.stands(frame.at_key(name), Open(None)) for name in names if name not in frame.names
+            )
+            frame.memo["refuses", ""] = known
         return bool(known)
 
     def telling_names(self, frame: Frame) -> frozenset[str] | None:
@@ -135,7 +157,7 @@ class Judge:
         reach, whole = Reach(self.definitions), False
         if frame.above is not None and frame.above.loose:
             above, whole = self._reach(frame.above)
-            reach.add(self._below(above, frame.above))
+            reach = self._member_reach(above, frame.above)
         reach.add(frame.duties)
         return reach, whole or reach.sees_whole
 

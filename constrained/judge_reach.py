@@ -47,9 +47,9 @@ class Reach:
         """Whether something compares the value with others, with everything in it."""
         return any(_WHOLE & schema.keys() for schema in self.schemas.values())
 
-    def sees(self, kind: str) -> bool:
-        """Whether something looks at the content of a primitive of this type."""
-        return any(_SEEN[kind] & schema.keys() for schema in self.schemas.values())
+    def seeing(self, kind: str) -> tuple[SchemaMap, ...]:
+        """The schemas that look at the content of a primitive of this type."""
+        return tuple(schema for schema in self.schemas.values() if _SEEN[kind] & schema.keys())
 
     def names(self) -> frozenset[str] | None:
         """The keys that something tells apart from all others, None where patterns do."""

@@ -48,7 +48,7 @@ def is_allowed(row: MaskRow, token: int) -> bool:
 
 def iterate_allowed(row: MaskRow) -> npt.NDArray[np.int64]:
     """The allowed token ids, ascending."""
-    return np.flatnonzero(np.unpackbits(np.ascontiguousarray(row).view(np.uint8), bitorder="little"))
+    return np.flatnonzero(np.unpackbits(np.ascontiguousarray(row).view(np.uint8), bitorder="little").view(np.bool_))
 
 
 def pack(tokens: Iterable[int], vocabulary_size: int) -> MaskRow:

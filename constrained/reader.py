@@ -82,18 +82,35 @@ class Reader:
                 place += 1
         return at
 
+    def is_blind(self, state: State) -> bool:
+        """Whether nobody looks at what the string that is being written says, so that only what follows it counts."""
+        if state.text.endswith(b"\\"):
+            return False
+        frame = state.frame
+        if state.at is At.IN_KEY:
+            return not state.is_watched
+        return not state.duties and (frame is None or not frame.loose or not self._judge.is_sensitive(frame, "string"))
+
     def labels(self, state: State) -> Callable[[bytes], object]:
         """A name for each text such that texts of one name are read alike from `state`."""
         if state.at is At.IN_KEY and state.frame is not None:
-            telling = self._judge.telling_names(state.frame) if state.is_watched else frozenset[str]()
+            telling = self._judge.telling_names(state.frame)
             if telling is not None:
                 known = {name.encode() for name in (*telling, *state.frame.names)}
                 return lambda text: _key_label(state.text, text, known)
-        if state.at is At.IN_STRING and not state.duties:
-            frame = state.frame
-            if frame is None or not frame.loose or not self._judge.is_sensitive(frame, "string"):
-                return lambda text: _ending(state.text, text)
+        if state.at is At.IN_STRING and not state.duties and state.frame is not None and state.frame.loose:
+            seeing = self._judge.seeing(state.frame)
+            if seeing is not None:
+                return lambda text: self._string_label(state.text, text, seeing)
         return lambda text: text
+
+    def _string_label(self, before: bytes, text: bytes, seeing: Duties) -> object:
+        """A string by what each schema that looks at it says, and what follows it."""
+        end = _closing_quote(before, text, 0)
+        node = read_primitive(before + text[: end + 1]) if end is not None else None
+        if end is None or node is None:
+            return text
+        return tuple(self._judge.is_valid(schema, node) for schema in seeing), text[end:]
 
     def may_end(self, state: State) -> bool:
         """Whether the whole value is complete and valid here."""
@@ -225,12 +242,6 @@ def _closing_quote(before: bytes, text: bytes, start: int) -> int | None:
         elif byte == _QUOTE:
             return at
     return None
-
-
-def _ending(before: bytes, text: bytes) -> bytes:
-    """The end of a string and what comes after it; nothing where it goes on."""
-    end = _closing_quote(before, text, 0)
-    return b"" if end is None else text[end:]
 
 
 def _key_label(before: bytes, text: bytes, known: set[bytes]) -> object:

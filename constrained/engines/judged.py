@@ -7,7 +7,9 @@ where, as far as a bounded look ahead tells, nothing could follow.
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
 from branchpoint.constrained.judge import Judge
@@ -17,23 +19,22 @@ from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["JudgedGrammar", "JudgedMatcher"]
 
-_MAX_OPEN = 512  # of more tokens that leave a string open, none is judged
-_MAX_PROBED = 24
-_MAX_FOLLOWED = 12
-_BUDGET = 48
+_MAX_PROBED = 16
+_MAX_FOLLOWED = 8
+_BUDGET = 32
+Ids = npt.NDArray[np.int64]
+Parts = npt.NDArray[np.int32]
 
 
 class JudgedGrammar:
     """`inner` takes all that `judge` takes, and more; `prefix` bytes come before the value."""
 
-    def __init__(self, vocabulary: Vocabulary, inner: CompiledGrammar, judge: Judge, prefix: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, shapes: TokenShapes, inner: CompiledGrammar, judge: Judge, prefix: int) -> None:
         self.vocabulary = vocabulary
+        self.shapes = shapes
+        self.judge = judge
         self.reader = Reader(judge, prefix)
         self._inner = inner
-        marked = np.array([b'"' in text for text in vocabulary.tokens], dtype=np.uint8)
-        marked = np.pad(marked, (0, -len(marked) % 32))
-        self.foreign = "\ue000".encode() * (vocabulary.longest // 3 + 1)
-        self.quoted: MaskRow = np.packbits(marked, bitorder="little").view(np.int32)
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -60,10 +61,13 @@ class JudgedMatcher:
     def fill(self, row: MaskRow) -> None:
         """Write the tokens that may come next. Raises MatcherError where there is none."""
         self._inner.fill(row)
-        refused = self._refused(row, self._states[-1])
+        state = self._states[-1]
+        if not self._reader.may_end(state):
+            forbid(row, self._eos)
+        refused = self._refused(row, state)
         if refused:
             forbid(row, refused)
-        if self._states[-1].frame is not None and self._states[-1].frame.loose:
+        if state.frame is not None and state.frame.loose and self._may_strand(state, refused):
             dead = self._dead_ends(row)
             if dead:
                 forbid(row, dead)
@@ -75,14 +79,34 @@ class JudgedMatcher:
 
     def _refused(self, row: MaskRow, state: State) -> list[int]:
         """The allowed tokens after which the judge refuses; tokens that differ in nothing it sees are judged once."""
-        refused = [] if self._reader.may_end(state) else list(self._eos)
-        candidates = iterate_allowed(row)
-        in_text = state.at in (At.IN_STRING, At.IN_KEY) and len(candidates) > _MAX_OPEN
-        if in_text and (state.at is At.IN_KEY or self._reader.read(state, self._grammar.foreign) is not None):
-            # a text that no schema mentions may go on, so that only the end of the string is left to judge
-            candidates = iterate_allowed(row[: len(self._grammar.quoted)] & self._grammar.quoted)
-        tokens = self._vocabulary.tokens
-        label = self._reader.labels(state)
+        shapes = self._grammar.shapes
+        if state.at in (At.IN_STRING, At.IN_KEY):
+            if state.at is At.IN_KEY or self._reader.read(state, shapes.foreign) is not None:
+                # a text that no schema mentions may go on, so that only the end of the string is left to judge
+                candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
+            else:
+                candidates = iterate_allowed(row)
+            if self._reader.is_blind(state):
+                return self._by_part(state, candidates, shapes.ending_of, shapes.endings, b"")
+            return self._one_by_one(state, candidates)
+        return self._by_part(state, iterate_allowed(row), shapes.head_of, shapes.heads, shapes.foreign)
+
+    def _by_part(self, state: State, candidates: Ids, part_of: Parts, parts: list[bytes], more: bytes) -> list[int]:
+        """The refused ones of tokens that share a part: as one, where what stands beside the part makes no difference."""
+        part = part_of[candidates]
+        refused: list[int] = []
+        alone = [candidates[part < 0]]
+        for each in np.unique(part[part >= 0]).tolist():
+            members = candidates[part == each]
+            if self._reader.read(state, parts[each]) is None:
+                refused += members.tolist()
+            elif more and self._reader.read(state, parts[each] + more) is None:
+                alone.append(members)
+        return refused + self._one_by_one(state, np.concatenate(alone))
+
+    def _one_by_one(self, state: State, candidates: Ids) -> list[int]:
+        tokens, label = self._vocabulary.tokens, self._reader.labels(state)
+        refused: list[int] = []
         judged: dict[object, bool] = {}
         for token in candidates.tolist():
             text = tokens[token]
@@ -98,14 +122,23 @@ class JudgedMatcher:
                 refused.append(token)
         return refused
 
+    def _may_strand(self, state: State, refused: list[int]) -> bool:
+        """Whether a token that is allowed here may lead to where all that follow are refused."""
+        frame = state.frame
+        assert frame is not None, "asked in a loose container"
+        if state.at in (At.KEY, At.IN_KEY):
+            return self._grammar.judge.refuses_keys(frame)
+        if state.at is At.AFTER:
+            return bool(refused)
+        return any(self._grammar.judge.is_sensitive(frame, kind) for kind in ("string", "number", "boolean"))
+
     def _dead_ends(self, row: MaskRow) -> list[int]:
         """Of few tokens that complete something, those after which nothing could follow."""
-        candidates = self._text(row)
-        if not 0 < len(candidates) <= _MAX_PROBED:
+        if _count(row) > _MAX_PROBED:
             return []
         budget = [_BUDGET]
         state = self._states[-1]
-        return [token for token in candidates if not self._goes_on(state, token, budget)]
+        return [token for token in self._text(row) if not self._goes_on(state, token, budget)]
 
     def _text(self, row: MaskRow) -> list[int]:
         tokens = self._vocabulary.tokens
@@ -124,10 +157,7 @@ class JudgedMatcher:
                 return True
             row = self._row.copy()
             self._inner.fill(row)
-            following = self._text(row)
-            if len(following) > _MAX_FOLLOWED:
-                return any(self._reader.read(reached, self._vocabulary.tokens[each]) for each in following)
-            return any(self._goes_on(reached, each, budget) for each in following)
+            return _count(row) > _MAX_FOLLOWED or any(self._goes_on(reached, each, budget) for each in self._text(row))
         finally:
             self._inner.rollback(1)
 
@@ -180,3 +210,8 @@ class JudgedMatcher:
         self.fill(row)
         forbid(row, self._eos)
         return not row.any()
+
+
+def _count(row: MaskRow) -> int:
+    """How many tokens are allowed."""
+    return int.from_bytes(row.tobytes(), "little").bit_count()
