@@ -158,7 +158,7 @@ async def test_what_the_real_model_makes_is_valid(smollm2: bp.Engine) -> None:
 async def test_a_thousand_of_the_real_model_are_valid(smollm2: bp.Engine) -> None:
     finished, cut = check(await ask(smollm2, 1000, "Answer: ", max_tokens=100), smollm2)
     assert finished + cut == 1000
-    assert cut <= 20
+    assert cut <= 50
 
 
 async def test_small_random_models_make_valid_text_too(dummy: bp.Engine) -> None:

@@ -218,7 +218,7 @@ def test_odd_prompts_are_prompts(engine: bp.Engine, prompt: str) -> None:
         (PROMPT, {"n": True}, "n"),
         (PROMPT, {"seed": 2**64}, "seed"),
         (PROMPT, {"logprobs": 21}, "logprobs"),
-        (PROMPT, {"top_k": -1}, "top_k"),
+        (PROMPT, {"top_k": -2}, "top_k"),
     ],
 )
 def test_what_nobody_can_mean_is_refused_by_name(engine: bp.Engine, prompt: Any, options: dict[str, Any], told: str) -> None:

@@ -257,7 +257,7 @@ def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served,
     body = {"ignore_eos": True} | PHASES[phase]
     stream = "stream" in body
     headers = {"authorization": f"Bearer {KEY}"}
-    began = threading.Event()
+    began, seen = threading.Event(), threading.Event()
 
     def ask() -> None:
         with httpx.Client(base_url=server.url, headers=headers, timeout=20 if stream else 0.5) as short:
@@ -265,6 +265,7 @@ def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served,
                 with short.stream("POST", "/v1/completions", json=body) as answer:
                     for _ in answer.iter_lines():
                         began.set()
+                        seen.wait(20)
                         return  # leaves, with the stream open
             except httpx.ReadTimeout:
                 began.set()
@@ -275,6 +276,7 @@ def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served,
     while pages_held(http) == (0, 0):
         assert time.monotonic() < deadline, "the request never began"
         time.sleep(0.02)
+    seen.set()
     assert began.wait(20)
     asking.join(20)
     gone = time.monotonic()
