@@ -8,9 +8,10 @@ from typing import Any
 
 from branchpoint.constrained.schema import Schema, SchemaMap
 
-__all__ = ["Definitions"]
+__all__ = ["Definitions", "mentions_reference", "names_in_order"]
 
 _PREFIX = "#/$defs/"
+_DEEPEST = 6
 
 
 class Definitions:
@@ -44,6 +45,27 @@ class Definitions:
                     self._direct[name] = frozenset(_names(self._all.get(name, True)))
                 waiting += self._direct[name]
         return found
+
+
+def mentions_reference(schema: Schema) -> bool:
+    """Whether a subschema refers to a definition anywhere."""
+    return next(_names(schema), None) is not None
+
+
+def names_in_order(schema: Schema, definitions: Definitions, depth: int = 0) -> dict[str, None]:
+    """The properties that a schema and its parts in place name, in the order in which they are written."""
+    found: dict[str, None] = {}
+    if isinstance(schema, bool) or depth > _DEEPEST:
+        return found
+    found |= dict.fromkeys(schema.get("properties", {}))
+    for name, needed in schema.get("dependentRequired", {}).items():
+        found |= dict.fromkeys([*needed, name])
+    parts: list[Schema] = [definitions[schema["$ref"]]] if "$ref" in schema else []
+    parts += [each for word in ("allOf", "anyOf", "oneOf") for each in schema.get(word, ())]
+    parts += [schema[word] for word in ("if", "then", "else") if word in schema]
+    for part in parts:
+        found |= names_in_order(part, definitions, depth + 1)
+    return found | dict.fromkeys(schema.get("required", ()))
 
 
 def _names(at: Any) -> Iterator[str]:

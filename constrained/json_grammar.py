@@ -22,6 +22,7 @@ from branchpoint.constrained.refusals import explain_refusal
 from branchpoint.constrained.relax import relax_schema
 from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, parse_schema
+from branchpoint.constrained.simplify import simplify_schema
 from branchpoint.constrained.spec import JsonSchema
 
 __all__ = ["compile_json_schema"]
@@ -42,7 +43,7 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
     dropped: frozenset[str] = frozenset()
     for attempt in range(_MAX_TRIES):
         relaxed = relax_schema(root, dropped)
-        schema = prune_uninhabited(relaxed.schema)
+        schema = prune_uninhabited(simplify_schema(relaxed.schema))
         options = json_options(schema, constraint.whitespace)
         try:
             grammar = engine.json_schema(options.text, options.engine, prefix, options.narrowed)

@@ -118,16 +118,25 @@ class Judge:
         known = frame.memo.get(("sensitive", kind))
         if known is None:
             reach, whole = self._reach(frame)
-            known = frame.memo["sensitive", kind] = whole or bool(self._member_reach(reach, frame).seeing(kind))
+            known = frame.memo["sensitive", kind] = whole or self._member_reach(reach, frame).sees(kind)
         return bool(known)
 
-    def seeing(self, frame: Frame) -> Duties | None:
-        """The schemas that look at the content of a string, a loose frame's member; None where it is compared with others."""
+    def seeing(self, frame: Frame) -> tuple[frozenset[str], Duties] | None:
+        """What is seen of a string, a loose frame's member: values told apart, and schemas that look at it otherwise.
+
+        None where it is compared with others.
+        """
         if ("seeing", "") not in frame.memo:
             reach, whole = self._reach(frame)
-            frame.memo["seeing", ""] = None if whole else self._member_reach(reach, frame).seeing("string")
-        found: Duties | None = frame.memo["seeing", ""]
+            frame.memo["seeing", ""] = None if whole else self._member_reach(reach, frame).strings()
+        found: tuple[frozenset[str], Duties] | None = frame.memo["seeing", ""]
         return found
+
+    def told(self, duties: Duties) -> frozenset[str]:
+        """The strings that duties tell apart from all others."""
+        reach = Reach(self.definitions)
+        reach.add(duties)
+        return reach.strings()[0]
 
     def _member_reach(self, reach: Reach, frame: Frame) -> Reach:
         below = Reach(self.definitions)
@@ -199,6 +208,12 @@ class Judge:
             return self.is_valid(schema, value)
         if depth > _DEEPEST:
             return None
+        if id(schema) not in value.verdicts:
+            value.verdicts[id(schema)] = None  # while it is asked for, a reference back to it doesn't tell
+            value.verdicts[id(schema)] = self._by_rules(schema, value, depth)
+        return value.verdicts[id(schema)]
+
+    def _by_rules(self, schema: SchemaMap, value: Open, depth: int) -> Verdict:
         result: Verdict = True
         for keyword in schema:
             rule = RULES.get(keyword)

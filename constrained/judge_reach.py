@@ -45,11 +45,20 @@ class Reach:
     @property
     def sees_whole(self) -> bool:
         """Whether something compares the value with others, with everything in it."""
-        return any(_WHOLE & schema.keys() for schema in self.schemas.values())
+        return any(_WHOLE & schema.keys() and _compares(schema) for schema in self.schemas.values())
 
-    def seeing(self, kind: str) -> tuple[SchemaMap, ...]:
-        """The schemas that look at the content of a primitive of this type."""
-        return tuple(schema for schema in self.schemas.values() if _SEEN[kind] & schema.keys())
+    def sees(self, kind: str) -> bool:
+        """Whether something looks at the content of a primitive of this type."""
+        return any(_SEEN[kind] & schema.keys() for schema in self.schemas.values())
+
+    def strings(self) -> tuple[frozenset[str], tuple[SchemaMap, ...]]:
+        """The strings that something tells apart from all others, and the schemas that look at a string otherwise."""
+        told: set[str] = set()
+        for schema in self.schemas.values():
+            listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
+            told.update(value for value in listed if isinstance(value, str))
+        looking = _SEEN["string"] - {"const", "enum"}
+        return frozenset(told), tuple(schema for schema in self.schemas.values() if looking & schema.keys())
 
     def names(self) -> frozenset[str] | None:
         """The keys that something tells apart from all others, None where patterns do."""
@@ -62,3 +71,9 @@ class Reach:
             for listed in schema.get("dependentRequired", {}).values():
                 found.update(listed)
         return frozenset(found)
+
+
+def _compares(schema: SchemaMap) -> bool:
+    """Whether a schema looks at items together, or has a container among its fixed values."""
+    listed = [*schema.get("enum", ()), schema.get("const")]
+    return bool({"uniqueItems", "contains"} & schema.keys()) or any(isinstance(value, dict | list) for value in listed)

@@ -8,7 +8,7 @@ import math
 from branchpoint.constrained.judge_containers import CONTAINER_RULES
 from branchpoint.constrained.partial import Open
 from branchpoint.constrained.schema import SchemaMap
-from branchpoint.constrained.verdict import Rule, Verdict, Verdicts, all_of, decoded, may_become
+from branchpoint.constrained.verdict import Rule, Verdict, Verdicts, all_of, may_become
 
 __all__ = ["RULES"]
 
@@ -54,7 +54,7 @@ def _integer_bounds(_: Verdicts, schema: SchemaMap, value: Open, __: int) -> Ver
 
 def _max_length(_: Verdicts, schema: SchemaMap, value: Open, __: int) -> Verdict:
     if value.kind == "string":
-        return False if len(decoded(value.text)) > schema["maxLength"] else None
+        return False if len(value.decoded) > schema["maxLength"] else None
     return None if value.kind is None else True
 
 

@@ -18,6 +18,9 @@ __all__ = ["Cell", "Frame", "Node", "Open", "kind_of", "read_primitive"]
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
 
 
+_LONGEST_ESCAPE = 16
+
+
 def kind_of(value: object) -> str:
     """The JSON type of a value; integers are numbers."""
     return _KINDS.get(type(value), "null")
@@ -133,22 +136,42 @@ class Frame:
 class Open:
     """A value that isn't complete: a container with the member being written, or a primitive with its text so far.
 
-    `kind` is its JSON type, or None where nothing of it is written yet.
+    `kind` is its JSON type, or None where nothing of it is written yet. `verdicts` remembers the judge's, by schema id.
     """
 
-    __slots__ = ("child", "frame", "kind", "text")
+    __slots__ = ("_decoded", "child", "frame", "kind", "text", "verdicts")
 
     def __init__(self, kind: str | None, frame: Frame | None = None, child: "Open | None" = None, text: bytes = b"") -> None:
         self.kind = kind
         self.frame = frame
         self.child = child
         self.text = text
+        self.verdicts: dict[int, bool | None] = {}
+        self._decoded: str | None = None
+
+    @property
+    def decoded(self) -> str:
+        """The whole characters of a string that is being written, quote first."""
+        if self._decoded is None:
+            self._decoded = _whole_characters(self.text)
+        return self._decoded
+
+
+def _whole_characters(text: bytes) -> str:
+    if b"\\" not in text:
+        return text[1:].decode(errors="ignore")
+    for cut in range(min(_LONGEST_ESCAPE, len(text))):
+        try:
+            return str(json.loads((text[: len(text) - cut] + b'"').decode()))
+        except ValueError:
+            continue
+    return ""
 
 
 def read_primitive(text: bytes) -> Node | None:
     """A primitive's value, None where it has none (a lone surrogate, a number cut short)."""
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode())
         if isinstance(value, str):
             value.encode()
         elif isinstance(value, float) and not math.isfinite(value):

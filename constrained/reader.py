@@ -101,16 +101,25 @@ class Reader:
         if state.at is At.IN_STRING and not state.duties and state.frame is not None and state.frame.loose:
             seeing = self._judge.seeing(state.frame)
             if seeing is not None:
-                return lambda text: self._string_label(state.text, text, seeing)
+                return lambda text: self._string_label(state.text, text, *seeing)
         return lambda text: text
 
-    def _string_label(self, before: bytes, text: bytes, seeing: Duties) -> object:
-        """A string by what each schema that looks at it says, and what follows it."""
+    def told(self, state: State) -> frozenset[str] | None:
+        """The values that something tells apart from all others in the string being written, None where any may be."""
+        told = self._judge.told(state.duties)
+        if state.frame is not None and state.frame.loose:
+            seeing = self._judge.seeing(state.frame)
+            return None if seeing is None else told | seeing[0]
+        return told
+
+    def _string_label(self, before: bytes, text: bytes, told: frozenset[str], seeing: Duties) -> object:
+        """A string by its value where that is told apart, by what each schema that looks at it says, and what follows it."""
         end = _closing_quote(before, text, 0)
         node = read_primitive(before + text[: end + 1]) if end is not None else None
         if end is None or node is None:
             return text
-        return tuple(self._judge.is_valid(schema, node) for schema in seeing), text[end:]
+        said = tuple(self._judge.is_valid(schema, node) for schema in seeing)
+        return node.value if node.value in told else None, said, text[end:]
 
     def may_end(self, state: State) -> bool:
         """Whether the whole value is complete and valid here."""

@@ -7,7 +7,7 @@ A place whose parts always apply is loose by itself; below `anyOf`, conditions a
 import math
 from dataclasses import dataclass
 
-from branchpoint.constrained.definitions import Definitions
+from branchpoint.constrained.definitions import Definitions, mentions_reference, names_in_order
 from branchpoint.constrained.keywords import FORMAT_PATTERNS
 from branchpoint.constrained.partial import kind_of
 from branchpoint.constrained.patterns import engine_patterns
@@ -15,12 +15,14 @@ from branchpoint.constrained.relax_objects import Context, ObjectRules
 from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, SchemaMap
 
-__all__ = ["Relaxed", "relax_schema"]
+__all__ = ["SIBLINGS", "Relaxed", "relax_schema"]
 
 _MAX_EXACT = 1 << 53
 _MAX_MULTIPLE = 1000
+_MAX_NAMES = 200
 _COPIED = ["type", "minLength", "maxLength", "minItems", "maxItems", "required"]
 _BOUNDS = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
+SIBLINGS = "siblings"  # dropped where the engine can't merge what stands beside a reference that recurs
 _FINITE = {"boolean": 2, "null": 1}
 
 
@@ -113,6 +115,9 @@ class _Relaxer:
         extra: list[Schema] = []
         if "$ref" in schema:
             self._refer(schema, result, context)
+            if SIBLINGS in self.dropped and schema.keys() - {"$ref", "$defs"}:
+                self.give_up(context, "$ref")
+                return {"$ref": schema["$ref"]}
         self._values(schema, result, extra, context)
         self._numbers(schema, result, context)
         self._strings(schema, result, extra, context)
@@ -121,6 +126,7 @@ class _Relaxer:
         self._logic(schema, result, extra, context)
         if extra:
             result["allOf"] = [*result.get("allOf", ()), *extra]
+            self._order(schema, result)
         return False if False in result.get("allOf", ()) else result
 
     def _refer(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
@@ -200,7 +206,7 @@ class _Relaxer:
 
     def _logic(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
         if "allOf" in schema:
-            extra += [self.part(each, context) for each in schema["allOf"]]
+            extra += [self.part(each, context) for each in self._joinable(schema["allOf"], context)]
         if "anyOf" in schema:
             self._choose([self.branch(each, context) for each in schema["anyOf"]], result, extra)
         if "oneOf" in schema:
@@ -208,7 +214,33 @@ class _Relaxer:
         if "not" in schema:
             self._exactly({"not": schema["not"]}, "not", extra, context)
         if "if" in schema and {"then", "else"} & schema.keys():
-            self._condition(schema, extra, context)
+            if SIBLINGS in self.dropped:
+                self.give_up(context, "if")
+            else:
+                self._condition(schema, extra, context)
+
+    def _order(self, schema: SchemaMap, result: SchemaMap) -> None:
+        """Name the properties in the order in which they are written, which rewriting doesn't keep."""
+        if {
+            "oneOf",
+            "not",
+            "if",
+            "dependentRequired",
+            "dependentSchemas",
+        } & schema.keys() and "additionalProperties" not in result:
+            names = list(names_in_order(schema, self.definitions))
+            if names and len(names) <= _MAX_NAMES:
+                known = result.get("properties", {})
+                result["properties"] = {**known, **{name: True for name in names if name not in known}}
+
+    def _joinable(self, parts: list[Schema], context: Context) -> list[Schema]:
+        """Of parts that all apply, those that the engine can merge: where references recur, only one that has some."""
+        if SIBLINGS not in self.dropped:
+            return parts
+        referring = [each for each in parts if mentions_reference(each)]
+        if len(referring) > 1:
+            self.give_up(context, "allOf")
+        return [each for each in parts if not any(each is other for other in referring[1:])]
 
     def _choose(self, branches: list[Schema], result: SchemaMap, extra: list[Schema]) -> None:
         if "anyOf" in result:

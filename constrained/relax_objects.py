@@ -1,9 +1,11 @@
 """The part of `relax.py` that is about objects: names, counts, and what one property says about others."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from branchpoint.constrained.definitions import Definitions
+from branchpoint.constrained.ecma import python_pattern
 from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.schema import Schema, SchemaMap
 
@@ -60,6 +62,9 @@ class ObjectRules:
 
     def _patterns(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
         written: dict[str, Schema] = {}
+        if len(schema["patternProperties"]) == 1 and _finds_any(next(iter(schema["patternProperties"]))):
+            self._any_name(schema, result, context)
+            return
         for pattern, each in schema["patternProperties"].items():
             patterns = engine_patterns(pattern)
             if (
@@ -75,6 +80,17 @@ class ObjectRules:
                 return
             written[patterns[0]] = self._walk.part(each, context)
         result["patternProperties"] = written
+
+    def _any_name(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+        """A pattern that every name has: what it says holds for declared properties too, and there are no others."""
+        said = next(iter(schema["patternProperties"].values()))
+        differing = {name: each for name, each in schema.get("properties", {}).items() if each != said}
+        if differing and "siblings" in self._walk.dropped:
+            self._walk.give_up(context, "patternProperties")
+        else:
+            for name in differing:
+                result["properties"][name] = {"allOf": [result["properties"][name], self._walk.part(said, context)]}
+        result["additionalProperties"] = self._walk.part(said, context)
 
     def _open(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
         """Let any further key in, where keys go by patterns that the engine can't follow."""
@@ -167,6 +183,15 @@ class ObjectRules:
                 return None
             found += names
         return list(dict.fromkeys(found))
+
+
+def _finds_any(pattern: str) -> bool:
+    """Whether a pattern finds something in every text."""
+    written = None if "$" in pattern else python_pattern(pattern)
+    try:
+        return written is not None and re.match(written, "") is not None
+    except re.error:
+        return False
 
 
 def _name_pattern(names: SchemaMap, bare: set[str]) -> str | None:

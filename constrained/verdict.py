@@ -11,7 +11,7 @@ from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.partial import Node, Open, kind_of
 from branchpoint.constrained.schema import Schema, SchemaMap
 
-__all__ = ["Rule", "Verdict", "Verdicts", "all_of", "decoded", "may_become"]
+__all__ = ["Rule", "Verdict", "Verdicts", "all_of", "may_become"]
 
 Verdict = bool | None
 
@@ -53,17 +53,7 @@ def may_become(value: Open, target: object) -> bool:
     if kind_of(target) != value.kind:
         return False
     if value.kind == "string" and isinstance(target, str):
-        return target.startswith(decoded(value.text))
+        return target.startswith(value.decoded)
     if value.kind == "number":
         return json.dumps(target).startswith(value.text.decode())
     return True
-
-
-def decoded(text: bytes) -> str:
-    """The whole characters of a string that is being written, quote first."""
-    for cut in range(min(12, len(text))):
-        try:
-            return str(json.loads(text[: len(text) - cut] + b'"'))
-        except ValueError:
-            continue
-    return ""

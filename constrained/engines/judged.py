@@ -4,6 +4,7 @@ Around llguidance's matcher for schemas with loose places. A token is refused wh
 where, as far as a bounded look ahead tells, nothing could follow.
 """
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = ["JudgedGrammar", "JudgedMatcher"]
 _MAX_PROBED = 16
 _MAX_FOLLOWED = 8
 _BUDGET = 32
+_FOREIGN = "\ue000".encode()
 Ids = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.int32]
 
@@ -86,10 +88,26 @@ class JudgedMatcher:
                 candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
             else:
                 candidates = iterate_allowed(row)
+                told = self._reader.told(state)
+                if told is not None and self._reader.read(state, _FOREIGN) is None:
+                    known = np.isin(candidates, self._telling(state, told)) | (shapes.ending_of[candidates] >= 0)
+                    known |= shapes.escaped[candidates]
+                    return [*candidates[~known].tolist(), *self._one_by_one(state, candidates[known])]
             if self._reader.is_blind(state):
                 return self._by_part(state, candidates, shapes.ending_of, shapes.endings, b"")
             return self._one_by_one(state, candidates)
         return self._by_part(state, iterate_allowed(row), shapes.head_of, shapes.heads, shapes.foreign)
+
+    def _telling(self, state: State, told: frozenset[str]) -> list[int]:
+        """The tokens that go on towards one of the strings that are told apart."""
+        written, by_bytes = state.text[1:], self._vocabulary.by_bytes
+        found: set[int] = set()
+        for each in told:
+            whole = json.dumps(each, ensure_ascii=False)[1:-1].encode()
+            rest = whole[len(written) :] if whole.startswith(written) else b""
+            for end in range(1, min(len(rest), self._vocabulary.longest) + 1):
+                found.update(by_bytes.get(rest[:end], ()))
+        return list(found)
 
     def _by_part(self, state: State, candidates: Ids, part_of: Parts, parts: list[bytes], more: bytes) -> list[int]:
         """The refused ones of tokens that share a part: as one, where what stands beside the part makes no difference."""

@@ -23,6 +23,7 @@ class TokenShapes:
         self.head_of: npt.NDArray[np.int32] = np.full(vocabulary.size, -1, dtype=np.int32)
         self.ending_of: npt.NDArray[np.int32] = np.full(vocabulary.size, -1, dtype=np.int32)
         self.foreign = "\ue000".encode() * (vocabulary.longest // 3 + 1)
+        self.escaped: npt.NDArray[np.bool_] = np.array([_BACKSLASH in text for text in vocabulary.tokens])
         heads: dict[bytes, int] = {}
         endings: dict[bytes, int] = {}
         marked = np.zeros(-(-vocabulary.size // 32) * 32, dtype=np.uint8)

@@ -107,6 +107,16 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ['{"tags":[1],"next":{"tags":[1]}}'],
         ['{"tags":[1,1]}', '{"next":{"next":{"tags":[1,2,1]}}}'],
     ),
+    "words that look at their neighbours only": (
+        {
+            "type": "object",
+            "allOf": [{"properties": {"a": INTEGER}}],
+            "additionalProperties": {"type": "boolean"},
+            "not": {"required": ["x", "y"]},
+        },
+        ['{"b":true}', '{"x":true}'],
+        ['{"a":1}', '{"a":1,"b":true}', '{"x":true,"y":true}'],
+    ),
     "a closed pair": (
         {**CLOSED, "not": {"properties": {"a": {"const": 1}, "b": {"const": 1}}}},
         ['{"a":1,"b":2}'],
