@@ -50,7 +50,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_memory_gib: Annotated[float | None, Meta(description="Memory for KV in GiB; what is free where left out.")] = None
     max_batch_tokens: Annotated[int, Meta(description="Tokens that one step computes at most; others wait for it.")] = 512
     max_sequences: Annotated[int, Meta(description="Sequences that run at once.")] = 128
-    max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 503.")] = 4096
+    max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 429.")] = 4096
     policy: Annotated[Policy, Meta(description="Who is admitted next.")] = "program"
     radix_cache: Annotated[bool, Meta(description="Reuse the KV of shared prefixes.")] = True
     grammar_workers: Annotated[int, Meta(description="Workers that compile grammars.")] = 2

@@ -57,6 +57,7 @@ _E2E = (
     7680.0,
 )
 _TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+_STEP = tuple(float(2**power) for power in (0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14))
 _N = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 128.0)
 
 
@@ -122,6 +123,7 @@ METRICS = (
     Metric("preempted", "counter", "num_preemptions", "num_retracted_requests", "Sequences put back for want of pages."),
     Metric("finished", "counter", "request_success", None, "Calls ended, by reason.", label="finished_reason", values=REASONS),
     Metric("refused", "counter", "admission_rejections", None, "Calls refused, by reason.", label="reason", values=REFUSALS),
+    Metric("corrupted", "counter", "corrupted_requests", None, "Calls that failed since the model's logits weren't finite."),
     Metric("requests", "counter", None, "num_requests", "Calls that came to an end."),
     Metric("aborted", "counter", None, "num_aborted_requests", "Calls that were aborted."),
     Metric("constrained", "counter", None, "num_so_requests", "Calls with a grammar."),
@@ -133,6 +135,14 @@ METRICS = (
     Metric("prefill", "histogram", "request_prefill_time_seconds", None, "From the first batch to the first token.", _E2E),
     Metric("decode", "histogram", "request_decode_time_seconds", None, "From the first token to the end.", _E2E),
     Metric("inference", "histogram", "request_inference_time_seconds", None, "From the first batch to the end.", _E2E),
+    Metric(
+        "iteration",
+        "histogram",
+        "iteration_tokens_total",
+        None,
+        "Tokens that a step computes, on average over the steps between two looks.",
+        _STEP,
+    ),
     Metric("prompt_size", "histogram", "request_prompt_tokens", "prompt_tokens_histogram", "Prompt tokens of a call.", _TOKENS),
     Metric("output_size", "histogram", "request_generation_tokens", "generation_tokens_histogram", "Tokens generated.", _TOKENS),
     Metric("n", "histogram", "request_params_n", None, "Samples asked for.", _N),

@@ -37,6 +37,9 @@ __all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+MOST_STEPS = 100_000
+"""Steps that are entered one by one for a look, so that a look after a long time costs little."""
+
 Series = Gauge | Counter | Histogram
 OnEvent = Callable[[Event], None]
 
@@ -73,6 +76,9 @@ class Metrics:
             board.count("prompt_by", cached, "local_cache_hit")
             board.count("prompt_by", prompt - cached, "local_compute")
             board.count("preempted", new.preemptions - old.preemptions)
+            steps = stats.steps - before.steps
+            for _ in range(min(steps, MOST_STEPS)):
+                board.observe("iteration", (stats.computed_tokens - before.computed_tokens) / steps)
             pages = stats.pages_free + stats.pages_cached + stats.pages_held
             board.set("running", stats.running)
             board.set("queued", stats.waiting + stats.compiling)
@@ -194,6 +200,7 @@ class _CallMeter:
             aborted = event.kind == "aborted"
             board.count("finished", label="abort" if aborted else "error")
             board.count("aborted", 1 if aborted else 0)
+            board.count("corrupted", 1 if "logits are unusable" in event.message else 0)
             return
         board.count("finished", label="length" if "length" in self._reasons else "stop")
         self._sizes(event.usage, now)

@@ -15,11 +15,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from branchpoint.errors import BranchpointError
-from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
-from branchpoint.runtime.messages import Call, Event, Failed, ScoreCall
-from branchpoint.runtime.serving.errors import ApiError, api_error, error_body
+from branchpoint.runtime.errors import RuntimeFailure
+from branchpoint.runtime.messages import Call, Event, ScoreCall
+from branchpoint.runtime.serving.deadlines import deadlines_of
 from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
+from branchpoint.runtime.serving.framing import Framing
 from branchpoint.runtime.serving.gateway import Gateway
+from branchpoint.runtime.serving.inflight import ticket_of
+from branchpoint.runtime.serving.keys import caller_of
 
 __all__ = ["Answer", "EventBatch", "View"]
 
@@ -37,8 +40,8 @@ class View(Protocol):
         """Whether the answer is sent piece by piece."""
 
     @property
-    def lines(self) -> bool:
-        """Whether a stream is JSON lines; server-sent events otherwise."""
+    def framing(self) -> Framing:
+        """How a stream's pieces stand on the wire."""
 
     def chunks(self, batch: EventBatch) -> list[object]:
         """Take the events that have come since the last time; what is to be sent for them, where the answer is a stream."""
@@ -67,11 +70,11 @@ class Answer(Response):
         self._id = request_id
         self._calls = calls
         self._view = view
-        self._started = False
+        del self.headers["content-length"]  # what other headers it is given go out with the first byte
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve, or abort as soon as the client is gone."""
-        serving = asyncio.create_task(self._serve(send))
+        serving = asyncio.create_task(self._serve(scope, send))
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait({serving, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,11 +87,25 @@ class Answer(Response):
             gone.cancel()
             await asyncio.gather(serving, gone, return_exceptions=True)
 
-    async def _serve(self, send: Send) -> None:
+    async def _serve(self, scope: Scope, send: Send) -> None:
         began = time.monotonic()
-        with self._gateway.open(self._id, self._calls, self._params) as exchange:
+        ticket = ticket_of(scope)
+        try:
+            if ticket is not None:
+                ticket.check()
+            deadlines = deadlines_of(scope, self._gateway.settings)
+            exchange = self._gateway.open(self._id, self._calls, self._params, caller_of(scope))
+        except BranchpointError as error:
+            self._gateway.refused(error)
+            raise
+        finally:
+            if ticket is not None:
+                self._gateway.requests.leave(ticket)
+        with exchange, deadlines.hold(exchange):
             try:
                 await self._answer(send, exchange)
+            except _Stalled:  # the connection is closed for want of an end
+                logger.warning("%s: the client reads nothing, cut off", self._id)
             finally:
                 self._log(exchange, time.monotonic() - began)
 
@@ -115,39 +132,55 @@ class Answer(Response):
             self._view.chunks(batch)
             batch = await exchange.batch()
         await self._start(send, "application/json")
-        await send({"type": "http.response.body", "body": msgspec.json.encode(self._view.whole())})
+        await self._put(send, msgspec.json.encode(self._view.whole()), more=False)
 
     async def _stream(self, send: Send, exchange: Exchange, batch: EventBatch) -> None:
-        await self._start(send, "application/jsonl" if self._view.lines else "text/event-stream; charset=utf-8")
+        framing = self._view.framing
+        await self._start(send, framing.media_type)
         try:
             while batch:
                 await self._write(send, self._view.chunks(batch))
-                batch = await exchange.batch()
+                batch = await self._next(send, exchange)
             await self._write(send, self._view.tail())
         except BranchpointError as error:
-            await self._write(send, [self._failed(error)])
+            await self._write(send, [framing.failure(error, self._calls[0].id)])
+        except _Stalled:
+            raise
         except Exception as error:  # request boundary: the status is sent, so the stream itself must tell
             logger.exception("%s: failed while streaming", self._id)
-            await self._write(send, [self._failed(RuntimeFailure(f"The server failed on this request: {type(error).__name__}."))])
-        await send({"type": "http.response.body", "body": b"" if self._view.lines else b"data: [DONE]\n\n"})
+            failure = RuntimeFailure(f"The server failed on this request: {type(error).__name__}.")
+            await self._write(send, [framing.failure(failure, self._calls[0].id)])
+        await self._put(send, framing.end, more=False)
+
+    async def _next(self, send: Send, exchange: Exchange) -> EventBatch:
+        """The next events; a comment now and then while there are none, where the server is told to."""
+        silence = self._gateway.settings.keep_alive_seconds
+        while True:
+            try:
+                async with asyncio.timeout(silence):
+                    return await exchange.batch()
+            except TimeoutError:
+                await self._put(send, self._view.framing.idle)
 
     async def _start(self, send: Send, media_type: str) -> None:
         headers = [(b"content-type", media_type.encode()), (b"x-request-id", self._id.encode()), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": headers + self.raw_headers})
 
     async def _write(self, send: Send, chunks: list[object]) -> None:
-        prefix, suffix = (b"", b"\n") if self._view.lines else (b"data: ", b"\n\n")
         if chunks:
-            body = b"".join(prefix + msgspec.json.encode(chunk) + suffix for chunk in chunks)
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._put(send, b"".join(map(self._view.framing.piece, chunks)))
 
-    def _failed(self, error: BranchpointError) -> object:
-        """The last thing that a failed stream says."""
-        if not self._view.lines:
-            return error_body(api_error(error))
-        kind = error.kind if isinstance(error, InvalidRequest | RuntimeFailure) else "internal"
-        param = error.param if isinstance(error, InvalidRequest | RuntimeFailure | ApiError) else None
-        return Failed(self._calls[0].id, kind, str(error), param)
+    async def _put(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        """Send. Raises _Stalled where the client takes nothing for too long."""
+        try:
+            async with asyncio.timeout(self._gateway.settings.stall_seconds):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError as error:
+            raise _Stalled from error
+
+
+class _Stalled(Exception):
+    """The client has stopped reading: nothing more can be said to it."""
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -14,26 +14,33 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from branchpoint.errors import BranchpointError
+from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.auth import KeyGuard
-from branchpoint.runtime.serving.chat import ChatRequest, answer_chat
-from branchpoint.runtime.serving.completion import CompletionRequest, answer_completion
+from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_chat
+from branchpoint.runtime.serving.completion import COMPLETION_RULES, CompletionRequest, answer_completion
 from branchpoint.runtime.serving.errors import ApiError, api_error, clip, error_body
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.generate import GenerateRequest, answer_generate
+from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
+from branchpoint.runtime.serving.http_metrics import HttpMeter
+from branchpoint.runtime.serving.inflight import TICKET, Ticket
 from branchpoint.runtime.serving.info import info_router, json_response, version
+from branchpoint.runtime.serving.keys import caller_of, key_ring
 from branchpoint.runtime.serving.native import RenderRequest, ScoreRequest, answer_score, render
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
-from branchpoint.runtime.serving.wire import Json, decode_object, read_body
+from branchpoint.runtime.serving.wire import Json, Rules, decode_object, read_body
 
 __all__ = ["build_app"]
 
 logger = logging.getLogger("branchpoint.serving")
 
 LARGE_BODY = 2**18
+IGNORED_HEADER = "X-Ignored-Fields"
+MOST_NAMED = 20
 
 Parser = Callable[[Gateway, Json, Mapping[str, str]], Awaitable[Response]]
 
@@ -42,6 +49,7 @@ Parser = Callable[[Gateway, Json, Mapping[str, str]], Awaitable[Response]]
 class _Route:
     paths: tuple[str, ...]
     form: type[msgspec.Struct]
+    rules: Rules
     parse: Parser
 
 
@@ -55,13 +63,13 @@ def _plain(work: Callable[[Gateway, Json], Awaitable[Json]]) -> Parser:
 
 
 _ROUTES = (
-    _Route(("/v1/chat/completions",), ChatRequest, answer_chat),
-    _Route(("/v1/completions",), CompletionRequest, answer_completion),
-    _Route(("/generate",), GenerateRequest, answer_generate),
-    _Route(("/branchpoint/score",), ScoreRequest, answer_score),
-    _Route(("/branchpoint/render",), RenderRequest, _plain(render)),
-    _Route(("/tokenize", "/v1/tokenize"), TokenizeRequest, _plain(tokenize)),
-    _Route(("/detokenize", "/v1/detokenize"), DetokenizeRequest, _plain(detokenize)),
+    _Route(("/v1/chat/completions",), ChatRequest, CHAT_RULES, answer_chat),
+    _Route(("/v1/completions",), CompletionRequest, COMPLETION_RULES, answer_completion),
+    _Route(("/generate",), GenerateRequest, GENERATE_RULES, answer_generate),
+    _Route(("/branchpoint/score",), ScoreRequest, Rules(), answer_score),
+    _Route(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
+    _Route(("/tokenize", "/v1/tokenize"), TokenizeRequest, Rules(), _plain(tokenize)),
+    _Route(("/detokenize", "/v1/detokenize"), DetokenizeRequest, Rules(), _plain(detokenize)),
 )
 
 
@@ -73,7 +81,7 @@ def build_app(gateway: Gateway, options: ServerOptions) -> ASGIApp:
         for path in route.paths:
             app.add_api_route(
                 path,
-                _endpoint(gateway, options, route.parse),
+                _endpoint(gateway, options, route),
                 methods=["POST"],
                 name=path.strip("/").replace("/", "_"),
                 response_model=None,
@@ -84,20 +92,53 @@ def build_app(gateway: Gateway, options: ServerOptions) -> ASGIApp:
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
-    return KeyGuard(app, options.api_keys)
+    guarded = KeyGuard(app, key_ring(options.api_keys, options.api_key_file), guard_metrics=options.guard_metrics)
+    return HttpMeter(guarded, gateway.http, [route.path for route in app.routes if isinstance(route, Route)])
 
 
-def _endpoint(gateway: Gateway, options: ServerOptions, parse: Parser) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(gateway: Gateway, options: ServerOptions, route: _Route) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             raw = await read_body(request, options.max_body_bytes)
             body = decode_object(raw) if len(raw) < LARGE_BODY else await gateway.aside(partial(decode_object, raw))
-            return await parse(gateway, body, request.headers)
+            unknown = () if options.strict else _take_unknown(body, route)
+            ticket = gateway.requests.arrive(caller_of(request.scope), _own_id(body, request.headers))
+            response = await _parsed(gateway, route, body, request, ticket)
         except BranchpointError as error:
             gateway.refused(error)
             raise
+        if unknown:
+            response.headers[IGNORED_HEADER] = ", ".join(unknown)
+        return response
 
     return endpoint
+
+
+async def _parsed(gateway: Gateway, route: _Route, body: Json, request: Request, ticket: Ticket) -> Response:
+    """The response to a body; the ticket goes on with an `Answer`, which gives it back, and back here otherwise."""
+    request.scope[TICKET] = ticket
+    response: Response | None = None
+    try:
+        response = await route.parse(gateway, body, request.headers)
+    finally:
+        if not isinstance(response, Answer):
+            gateway.requests.leave(ticket)
+    return response
+
+
+def _own_id(body: Json, headers: Mapping[str, str]) -> str | None:
+    """The id under which a request can be aborted before it is in the engine."""
+    given = (body.get("rid"), body.get("request_id"), headers.get("x-request-id"))
+    return next((one for one in given if isinstance(one, str)), None)
+
+
+def _take_unknown(body: Json, route: _Route) -> tuple[str, ...]:
+    """Take fields that the route doesn't know out of `body`; their names, as they can stand in a header."""
+    known = {*route.form.__struct_encode_fields__, *route.rules.refused, *route.rules.inert}
+    unknown = [name for name in body if name not in known]
+    for name in unknown:
+        del body[name]
+    return tuple(clip(ascii(name)[1:-1], 80) for name in unknown[:MOST_NAMED])
 
 
 @cache

@@ -15,6 +15,7 @@ from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.constraints import constraint_of
 from branchpoint.runtime.serving.errors import bad_request, named, shown
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, salt_of, sampling_of
+from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.logprobs import chat_logprobs
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
@@ -146,7 +147,7 @@ def _logprobs(fields: ChatRequest) -> int | None:
 class _ChatView:
     """A chat completion, whole or in chunks. Per choice: a role chunk, content chunks, one empty chunk with the finish reason."""
 
-    lines = False
+    framing = EVENTS
 
     def __init__(self, call: Call, model: str, fields: ChatRequest) -> None:
         options = fields.stream_options

@@ -14,6 +14,7 @@ from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.constraints import constraint_of
 from branchpoint.runtime.serving.errors import bad_request, shown
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, salt_of, sampling_of
+from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.logprobs import completion_logprobs
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
@@ -107,7 +108,7 @@ class _Head:
 class _CompletionView:
     """Text completions, whole or in chunks. The last chunk of a choice is empty and has its finish reason."""
 
-    lines = False
+    framing = EVENTS
 
     def __init__(self, head: _Head, calls: tuple[Call, ...], echoes: tuple[str, ...], fields: CompletionRequest) -> None:
         options = fields.stream_options

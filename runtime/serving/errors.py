@@ -11,21 +11,33 @@ from reprlib import Repr
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 
-__all__ = ["ApiError", "api_error", "bad_request", "clip", "error_body", "named", "shown"]
+__all__ = ["ApiError", "anthropic_body", "api_error", "bad_request", "clip", "error_body", "named", "shown"]
 
 MAX_ECHO = 600
 
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     413: "RequestTooLargeError",
+    429: "RateLimitError",
     499: "RequestAbortedError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
+    504: "TimeoutError",
 }
-_STATUS = {"invalid_request": 400, "capacity": 400, "overloaded": 503, "aborted": 499, "engine_dead": 500, "internal": 500}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_STATUS = {"invalid_request": 400, "capacity": 400, "overloaded": 429, "aborted": 499, "engine_dead": 500, "internal": 500}
 
 
 class ApiError(BranchpointError, RuntimeError):
@@ -92,9 +104,7 @@ def api_error(error: BranchpointError) -> ApiError:
         return error
     if isinstance(error, InvalidRequest | RuntimeFailure):
         status = _STATUS.get(error.kind, 500)
-        return ApiError(
-            status, str(error), param=error.param, retry_after=1 if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-        )
+        return ApiError(status, str(error), param=error.param, retry_after=1 if status == HTTPStatus.TOO_MANY_REQUESTS else None)
     return ApiError(400 if isinstance(error, ValueError) else 500, str(error))
 
 
@@ -104,3 +114,11 @@ def error_body(error: ApiError) -> dict[str, object]:
         error.status, "BadRequestError" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "InternalServerError"
     )
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.status}}
+
+
+def anthropic_body(error: ApiError) -> dict[str, object]:
+    """Anthropic's error body."""
+    kind = _ANTHROPIC_TYPES.get(
+        error.status, "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error"
+    )
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}

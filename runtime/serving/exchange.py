@@ -11,13 +11,28 @@ from typing import Final, Self
 
 import msgspec
 
+from branchpoint.errors import BranchpointError
 from branchpoint.runtime.client import OnEvent
 from branchpoint.runtime.errors import CapacityError, InvalidRequest, error_from
-from branchpoint.runtime.messages import Call, Completed, Event, Failed, FinishReason, SampleFinished, ScoreCall, Scored, Usage
+from branchpoint.runtime.messages import (
+    Call,
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    FinishReason,
+    SampleFinished,
+    ScoreCall,
+    Scored,
+    Usage,
+)
 
 __all__ = ["NO_NAMES", "Exchange"]
 
 NO_NAMES: Final[Mapping[str | None, str]] = {}
+
+MERGE_FROM = 256
+"""Events that may wait for a reader; beyond, deltas of one sample become one, so that a slow reader costs little memory."""
 
 
 class Exchange:
@@ -25,7 +40,8 @@ class Exchange:
 
     The engine gets the calls under ids of their own, so that no request can meet, or end, the calls of another; events carry
     the callers' ids again. `params` are the request's names for the options that the engine names when it refuses a call (None:
-    a refusal that names none). `usages` are those of the calls that completed, `reasons` those of the samples that ended.
+    a refusal that names none). `usages` are those of the calls that completed, `reasons` those of the samples that ended,
+    `output_tokens` counts what has come. `on_first` is called once: at the first event, or at the end where none came.
     """
 
     def __init__(
@@ -37,9 +53,16 @@ class Exchange:
         *,
         number: int = 0,
         params: Mapping[str | None, str] = NO_NAMES,
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.usages = list[Usage]()
         self.reasons = list[FinishReason]()
+        self.output_tokens = 0
+        self.touched = False
+        self._on_first = on_first
+        self._end: BranchpointError | None = None
+        self._latest = dict[tuple[int, int], int]()
+        self._taken = 0
         self._submit = submit
         self._abort = abort
         self._calls = calls
@@ -70,6 +93,8 @@ class Exchange:
         Raises what failed, after everything that came before it was returned. Waiting costs no CPU.
         """
         while not self._arrived:
+            if self._end is not None:
+                raise self._end
             if not self._running:
                 return []
             self._wake.clear()
@@ -83,6 +108,7 @@ class Exchange:
                     break
                 raise failure
             self._arrived.popleft()
+            self._taken += 1
             if isinstance(event, Completed | Scored):
                 self._running.discard(index)
                 self.usages.append(event.usage)
@@ -91,10 +117,12 @@ class Exchange:
             ready.append((index, event))
         return ready
 
-    def fail(self, kind: str, message: str) -> None:
+    def fail(self, error: BranchpointError) -> None:
         """End the request from this side, at once; whoever reads it gets the error after the events that are already there."""
-        self._take(0, Failed(self._ids[0], kind, message))
-        self._abort_running()
+        if self._end is None:
+            self._end = error
+            self._abort_running()
+            self._wake.set()
 
     def _listener(self, index: int) -> Callable[[Event], None]:
         def on_event(event: Event) -> None:  # on the engine's thread
@@ -106,14 +134,37 @@ class Exchange:
         return on_event
 
     def _take(self, index: int, event: Event) -> None:
-        if not self._closed:
-            self._arrived.append((index, msgspec.structs.replace(event, id=self._calls[index].id)))
-            self._wake.set()
+        if self._closed or self._end is not None:
+            return
+        self._touch()
+        if isinstance(event, Delta):
+            self.output_tokens += len(event.tokens)
+            if self._merged(index, event):
+                return
+            self._latest[index, event.index] = self._taken + len(self._arrived)
+        self._arrived.append((index, msgspec.structs.replace(event, id=self._calls[index].id)))
+        self._wake.set()
+
+    def _merged(self, index: int, event: Delta) -> bool:
+        """Whether the delta became part of one of its sample's that still waits: only where many do."""
+        place = self._latest.get((index, event.index), -1) - self._taken
+        if len(self._arrived) < MERGE_FROM or place < 0:
+            return False
+        _, before = self._arrived[place]
+        assert isinstance(before, Delta), "the latest delta's place holds a delta"
+        self._arrived[place] = index, _joined(before, event)
+        return True
+
+    def _touch(self) -> None:
+        if not self.touched:
+            self.touched = True
+            self._on_first()
 
     def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._touch()
         self._abort_running()
         self._arrived.clear()
         self._on_exit()
@@ -133,3 +184,7 @@ class Exchange:
             kind = "aborted" if event.reason == "abort" else "internal"
             return error_from(kind, f"Sample {event.index} of the request ended early: {event.stop or event.reason}.")
         return None
+
+
+def _joined(first: Delta, second: Delta) -> Delta:
+    return Delta(first.id, first.index, first.text + second.text, first.tokens + second.tokens, first.logprobs + second.logprobs)

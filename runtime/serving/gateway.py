@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -20,21 +19,25 @@ import msgspec
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.client import EngineClient, OnEvent
 from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, Overloaded
-from branchpoint.runtime.messages import Call, Ids, ModelInfo, ScoreCall, Segment, Text
+from branchpoint.runtime.messages import Call, Event, Ids, ModelInfo, ScoreCall, Segment, Text
 from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip
+from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, named
 from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
-from branchpoint.runtime.serving.limits import check_amount, check_ids, limits_of
+from branchpoint.runtime.serving.http_metrics import HttpMetrics
+from branchpoint.runtime.serving.inflight import InFlight
+from branchpoint.runtime.serving.keys import ANYONE, Caller
+from branchpoint.runtime.serving.limits import check_amount, check_calls, check_ids, limits_of
+from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.pulse import Pulse
 from branchpoint.runtime.stats import EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
-__all__ = ["ABORTED", "Gateway", "Loaded", "State", "request_id"]
+__all__ = ["Gateway", "Loaded", "State", "request_id", "shutting_down"]
 
 T = TypeVar("T")
 
 MAX_ID = 128
-ABORTED = "The request was aborted through /abort_request."
 
 
 class State(Enum):
@@ -69,14 +72,15 @@ class Loaded:
 class Gateway:
     """Admits requests to the engine, and knows which are open. Belongs to one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ServerOptions | None = None) -> None:
         self.state = State.LOADING
+        self.settings = options = options or ServerOptions()
+        self.requests = InFlight(options.max_queued_tokens)
+        self.http = HttpMetrics()
+        self.pulse = Pulse(options.stuck_seconds)
         self._loaded: Loaded | None = None
         self._metrics: Metrics | None = None
-        self._open = dict[str, Exchange]()
         self._numbers = itertools.count(1)
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
     def attach(self, loaded: Loaded) -> None:
@@ -92,13 +96,14 @@ class Gateway:
             return self._loaded
         if self.state is State.LOADING:
             raise ApiError(503, "The model is still loading.", retry_after=5)
-        told = "The server is shutting down." if self.state is State.DRAINING else "The engine is gone."
-        raise ApiError(503, told, retry_after=1, hang_up=True)
+        raise (
+            shutting_down() if self.state is State.DRAINING else ApiError(503, "The engine is gone.", retry_after=1, hang_up=True)
+        )
 
     @property
     def num_open(self) -> int:
-        """Requests in flight."""
-        return len(self._open)
+        """Requests in the engine."""
+        return len(self.requests)
 
     def check_model(self, name: str | None) -> str:
         """The name that answers carry. Raises ApiError 404 where `name` is none of the served ones."""
@@ -107,48 +112,35 @@ class Gateway:
             raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {', '.join(names)}.", param="model")
         return names[0]
 
-    def open(self, request_id: str, calls: tuple[Call | ScoreCall, ...], params: Mapping[str | None, str] = NO_NAMES) -> Exchange:
-        """Start the calls of one request; `params` as in Exchange.
+    def open(
+        self,
+        request_id: str,
+        calls: tuple[Call | ScoreCall, ...],
+        params: Mapping[str | None, str] = NO_NAMES,
+        caller: Caller = ANYONE,
+    ) -> Exchange:
+        """Start the calls of one request of `caller`, in its namespace; `params` as in Exchange.
 
-        Raises ApiError 503 when not ready, 400 where a request of this id is in flight, InvalidRequest for too many samples.
+        Raises ApiError 503 when not ready, 400 where a request of this id is in flight, 429 where the caller or the queue has no
+        more room, InvalidRequest for too many samples.
         """
         loaded = self.loaded
         check_amount(calls)
-        if request_id in self._open:
-            raise ApiError(400, f"A request with id {request_id!r} is still running; ids must be unique.", param="request_id")
-        forget = partial(self._forget, request_id)
-        exchange = Exchange(self._submit, loaded.engine.abort, calls, forget, number=next(self._numbers), params=params)
-        self._open[request_id] = exchange
-        self._idle.clear()
-        return exchange
+        with named(params):
+            check_calls(calls, self.settings)
+        own = tuple(msgspec.structs.replace(call, namespace=caller.space(call.namespace)) for call in calls)
 
-    def abort(self, request_id: str) -> int:
-        """End the request of exactly this id with an error to its client; how many there were."""
-        exchange = self._open.get(request_id)
-        if exchange is None:
-            return 0
-        exchange.fail("aborted", ABORTED)
-        return 1
+        def make(on_first: Callable[[], None], on_exit: Callable[[], None]) -> Exchange:
+            number = next(self._numbers)
+            return Exchange(self._submit, loaded.engine.abort, own, on_exit, number=number, params=params, on_first=on_first)
 
-    def fail_all(self, kind: str, message: str) -> int:
-        """End every open request with this error (`kind` is one of runtime.errors'); how many there were."""
-        for exchange in self._open.values():
-            exchange.fail(kind, message)
-        return len(self._open)
-
-    async def idle(self, seconds: float) -> bool:
-        """Wait until no request is open, at most so long; whether it came to that."""
-        try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        return self.requests.open(caller, request_id, own, make)
 
     async def drain(self, seconds: float) -> None:
         """Admit nothing more and wait for what runs; after `seconds`, end it."""
         self.state = State.DRAINING
-        if not await self.idle(seconds):
-            self.fail_all("overloaded", "The server is shutting down.")
+        if not await self.requests.idle(seconds):
+            self.requests.fail_all(shutting_down())
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Run `work`, which would hold up the event loop, on a thread."""
@@ -184,6 +176,11 @@ class Gateway:
         self.check_length(len(ready.prompt) + max(map(len, ready.continuations)), "options")
         return ready
 
+    @property
+    def stuck(self) -> bool:
+        """Whether the engine has been silent for too long."""
+        return self.state is State.READY and self.pulse.stuck(self.loaded.engine.stats)
+
     async def stats(self) -> EngineStats:
         """Where the engine stands."""
         return await asyncio.wrap_future(self.loaded.engine.stats())
@@ -194,14 +191,14 @@ class Gateway:
             raise ApiError(503, "The model is still loading.", retry_after=5)
         with contextlib.suppress(EngineDead):  # what it counted until then still holds
             self._metrics.update(await asyncio.wrap_future(self._loaded.engine.stats()))
-        return self._metrics.render()
+        return self._metrics.render() + self.http.render()
 
     def refused(self, error: BranchpointError) -> None:
         """Count a request that `error` has kept from becoming a call."""
-        status = api_error(error).status
+        busy = api_error(error).status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
         if self._metrics is not None:
             kind = CapacityError.kind if isinstance(error, CapacityError) else InvalidRequest.kind
-            self._metrics.refused(Overloaded.kind if status == HTTPStatus.SERVICE_UNAVAILABLE else kind)
+            self._metrics.refused(Overloaded.kind if busy else kind)
 
     async def flush_cache(self) -> None:
         """Forget all cached prefixes that no request uses."""
@@ -221,6 +218,12 @@ class Gateway:
     def check_length(self, tokens: int, param: str, *, at_least: str = "") -> None:
         """Raise CapacityError where a prompt of so many tokens doesn't fit in the context, or in the KV pool."""
         info = self.loaded.info
+        most = self.settings.max_prompt_tokens
+        if most is not None and tokens > most:
+            told = (
+                f"This server takes prompts of at most {most} tokens. However, your {param} contains {at_least}{tokens} tokens."
+            )
+            raise CapacityError(f"{told} Shorten it.", param=param)
         if tokens > self.loaded.longest:
             raise CapacityError(
                 f"{limits_of(info)} However, your {param} contains {at_least}{tokens} tokens. Shorten it.", param=param
@@ -247,12 +250,18 @@ class Gateway:
 
     def _submit(self, call: Call | ScoreCall, on_event: OnEvent) -> None:
         assert self._loaded is not None and self._metrics is not None, "calls are opened only once there is a model"
-        self._loaded.engine.submit(call, self._metrics.watch(call, on_event))
+        counted = self._metrics.watch(call, on_event)
 
-    def _forget(self, request_id: str) -> None:
-        del self._open[request_id]
-        if not self._open:
-            self._idle.set()
+        def seen(event: Event) -> None:  # on the engine's thread
+            self.pulse.beat()
+            counted(event)
+
+        self._loaded.engine.submit(call, seen)
+
+
+def shutting_down() -> ApiError:
+    """What a request is answered that the server's end cuts off, or that comes after."""
+    return ApiError(503, "The server is shutting down.", retry_after=1, hang_up=True)
 
 
 def request_id(prefix: str, given: str | None, headers: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ import time
 from branchpoint.runtime.messages import Call, Completed, Delta
 from branchpoint.runtime.serving.answer import EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
+from branchpoint.runtime.serving.framing import EVENTS, LINES
 from branchpoint.runtime.serving.logprobs import finite_event, native_logprobs, native_top_logprobs
 from branchpoint.runtime.serving.wire import Json
 
@@ -18,7 +19,7 @@ class EventsView:
     """Every event as it is, but for infinite logprobs, one JSON object a line. The terminal event is the last line."""
 
     stream = True
-    lines = True
+    framing = LINES
 
     def chunks(self, batch: EventBatch) -> list[object]:
         """The events themselves."""
@@ -40,7 +41,7 @@ class GenerateView:
     then all counts are known. What a slow reader has missed is told once.
     """
 
-    lines = False
+    framing = EVENTS
 
     def __init__(self, request_id: str, calls: tuple[Call, ...], *, batch: bool, stream: bool, text: bool) -> None:
         self.stream = stream

@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from branchpoint.runtime.metrics import CONTENT_TYPE
 from branchpoint.runtime.serving.errors import ApiError
-from branchpoint.runtime.serving.gateway import ABORTED, Gateway, State
+from branchpoint.runtime.serving.gateway import Gateway, State
+from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.wire import Json, Rules, as_request, decode_object, read_body
 
 __all__ = ["info_router", "json_response", "version"]
@@ -75,8 +76,10 @@ def info_router(gateway: Gateway) -> APIRouter:
 
 def _add_health(router: APIRouter, gateway: Gateway) -> None:
     async def ready() -> Response:
-        good = gateway.state is State.READY
-        return json_response({"status": gateway.state.value}, 200 if good else 503, None if good else {"Retry-After": "1"})
+        stuck = gateway.stuck
+        good = gateway.state is State.READY and not stuck
+        status = "stuck" if stuck else gateway.state.value
+        return json_response({"status": status}, 200 if good else 503, None if good else {"Retry-After": "1"})
 
     async def alive() -> Response:
         return json_response({"status": gateway.state.value}, 503 if gateway.state is State.DEAD else 200)
@@ -95,7 +98,6 @@ def _add_health(router: APIRouter, gateway: Gateway) -> None:
     async def load() -> Response:
         return json_response({"server_load": gateway.num_open})
 
-    @router.get("/v1/loads")
     async def loads() -> Response:
         info, stats = gateway.loaded.info, await gateway.stats()
         pages = info.num_pages
@@ -104,6 +106,9 @@ def _add_health(router: APIRouter, gateway: Gateway) -> None:
         return json_response(
             {"timestamp": time.time(), "version": version(), "loads": [one | {"token_usage": stats.pages_held / pages}]}
         )
+
+    for path in ("/v1/loads", "/v1/load"):
+        router.add_api_route(path, loads, methods=["GET"])
 
 
 def _add_control(router: APIRouter, gateway: Gateway) -> None:
@@ -123,7 +128,7 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
         fields = as_request(body, _AbortRequest, Rules(refused={"abort_message": ()}))
         if fields.rid is None and not fields.abort_all:
             raise ApiError(400, "rid must name a request, or abort_all be true.", param="rid")
-        count = gateway.fail_all("aborted", ABORTED) if fields.abort_all else gateway.abort(fields.rid or "")
+        count = gateway.requests.abort(caller_of(request.scope), None if fields.abort_all else fields.rid)
         return json_response({"aborted": count})
 
 

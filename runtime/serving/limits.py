@@ -1,17 +1,27 @@
 """What one request may ask for: how many outputs, what size of options, which token ids. Asked by the gateway."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from branchpoint.constrained.spec import Constraint
 from branchpoint.runtime.messages import Call, ModelInfo, ScoreCall
 from branchpoint.runtime.serving.errors import bad_request, clip
+from branchpoint.runtime.serving.options import ServerOptions
 
-__all__ = ["check_amount", "check_ids", "limits_of"]
+__all__ = ["check_amount", "check_calls", "check_ids", "constraint_bytes", "limits_of"]
 
 MAX_SAMPLES: Final = 4096
 MAX_OPTION_BYTES: Final = 16 * 2**20
+
+
+def check_calls(calls: tuple[Call | ScoreCall, ...], allowed: ServerOptions) -> None:
+    """Refuse what this server doesn't allow. Raises InvalidRequest naming the option (nothing, where it is the constraint)."""
+    sizes = dict[int, int]()  # calls of one request share their constraint
+    for call in calls:
+        if isinstance(call, Call):
+            _check_call(call, allowed, sizes)
 
 
 def check_amount(calls: tuple[Call | ScoreCall, ...]) -> None:
@@ -32,6 +42,38 @@ def check_amount(calls: tuple[Call | ScoreCall, ...]) -> None:
         raise bad_request(
             f"The options of {len(calls)} prompts take {total} bytes; at most {MAX_OPTION_BYTES} can be had. Split it."
         )
+
+
+def _check_call(call: Call, allowed: ServerOptions, sizes: dict[int, int]) -> None:
+    sampling = call.sampling
+    if sampling.n > allowed.max_n:
+        raise bad_request(f"n must be at most {allowed.max_n} on this server, got {sampling.n}.", "n")
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(sampling, name)
+        if count is not None and count > allowed.max_logprobs:
+            raise bad_request(f"{name} must be at most {allowed.max_logprobs} on this server, got {count}.", name)
+    if call.constraint is not None:
+        key = id(call.constraint)
+        size = sizes[key] if key in sizes else sizes.setdefault(key, constraint_bytes(call.constraint))
+        if size > allowed.max_schema_bytes:
+            raise bad_request(f"The constraint has {size} bytes; this server takes at most {allowed.max_schema_bytes}.")
+
+
+def constraint_bytes(constraint: Constraint) -> int:
+    """How long the text of a constraint is."""
+    texts = (getattr(constraint, name) for name in constraint.__struct_fields__)
+    return sum(len(text.encode("utf-8", "replace")) for value in texts for text in _texts(value))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _texts(one)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from _texts(getattr(value, name))
 
 
 def limits_of(info: ModelInfo) -> str:

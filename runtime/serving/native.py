@@ -11,6 +11,7 @@ from branchpoint.runtime.messages import Hints, ScoreCall, Scored, Segment
 from branchpoint.runtime.serving.answer import Answer, EventBatch
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import salt_of
+from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.logprobs import LOWEST
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
@@ -74,7 +75,7 @@ class _ScoreView:
     """`{logprobs, usage}`, aligned with the options."""
 
     stream = False
-    lines = False
+    framing = EVENTS
 
     def __init__(self, skips: tuple[int, ...]) -> None:
         self._skips = skips  # leading tokens that carry no byte of the option

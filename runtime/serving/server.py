@@ -9,15 +9,17 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 
 from branchpoint.errors import BranchpointError
-from branchpoint.runtime.errors import EngineDead
+from branchpoint.runtime.errors import EngineDead, InvalidRequest
 from branchpoint.runtime.serving.app import build_app
-from branchpoint.runtime.serving.gateway import Gateway, Loaded, State
+from branchpoint.runtime.serving.gateway import Gateway, Loaded, State, shutting_down
 from branchpoint.runtime.serving.options import ServerOptions
 
 __all__ = ["Loading", "PortTaken", "Server", "bind"]
@@ -26,6 +28,7 @@ logger = logging.getLogger("branchpoint.serving")
 
 LAST_BYTES_SECONDS = 5
 IDLE_SECONDS = 60
+GONE_MILLISECONDS = 120_000
 
 
 class PortTaken(BranchpointError, OSError):
@@ -46,6 +49,8 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.suppress(OSError, AttributeError):  # Linux: connections inherit it; a reader that is gone for good is closed
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS)
     try:
         listener.bind((host, port))
         listener.listen(2048)
@@ -77,7 +82,7 @@ class Server:
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until a signal (0), or until the engine dies (1). Raises BranchpointError where the model can't be loaded."""
-        gateway = Gateway()
+        gateway = Gateway(self._options)
         config = uvicorn.Config(
             build_app(gateway, self._options),
             log_config=None,
@@ -85,6 +90,7 @@ class Server:
             lifespan="off",
             timeout_graceful_shutdown=LAST_BYTES_SECONDS,
             timeout_keep_alive=IDLE_SECONDS,
+            **_tls(self._options),
         )
         web = _Uvicorn(config)
         loop = asyncio.get_running_loop()
@@ -127,8 +133,8 @@ class Server:
                 return 0
             gateway.state = State.DEAD
             self._tell(f"{loaded.engine.dead or 'The engine is gone.'} Open requests are answered with this error.")
-            gateway.fail_all(EngineDead.kind, "The engine died; the server is going down.")
-            await gateway.idle(LAST_BYTES_SECONDS)
+            gateway.requests.fail_all(EngineDead("The engine died; the server is going down."))
+            await gateway.requests.idle(LAST_BYTES_SECONDS)
             return 1
         finally:
             await asyncio.to_thread(loaded.engine.close)
@@ -150,8 +156,8 @@ class Server:
         if gateway.num_open:
             self._tell(f"Draining: {gateway.num_open} requests may run on for {seconds:g} s; a second signal ends them now.")
         await _first(gateway.drain(seconds), self._now.wait(), self._died.wait())
-        gateway.fail_all("overloaded", "The server is shutting down.")
-        await gateway.idle(LAST_BYTES_SECONDS)
+        gateway.requests.fail_all(shutting_down())
+        await gateway.requests.idle(LAST_BYTES_SECONDS)
 
     def _announce(self, loaded: Loaded, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
@@ -159,7 +165,28 @@ class Server:
         pool = f"{info.num_pages * info.page_size:,} tokens of KV, context {info.context_length:,}"
         if loaded.longest < info.context_length:
             self._tell(f"Requests of more than {loaded.longest:,} tokens are refused: the KV pool holds less than the context.")
-        self._tell(f"Ready: {loaded.names[0]} on http://{f'[{host}]' if ':' in host else host}:{port} ({pool})")
+        scheme = "http" if self._options.ssl_certfile is None else "https"
+        self._tell(f"Ready: {loaded.names[0]} on {scheme}://{f'[{host}]' if ':' in host else host}:{port} ({pool})")
+
+
+def _tls(options: ServerOptions) -> dict[str, Any]:
+    """uvicorn's options for HTTPS. Raises InvalidRequest where certificate and key can't be used."""
+    if options.ssl_certfile is None:
+        return {}
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.ssl_certfile, options.ssl_keyfile, password=_no_password)
+        if options.ssl_ca_certs is not None:
+            ssl.create_default_context(cafile=options.ssl_ca_certs)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise InvalidRequest(f"The TLS certificate can't be used: {error}.", param="ssl_certfile") from error
+    asked = {"ssl_certfile": options.ssl_certfile, "ssl_keyfile": options.ssl_keyfile}
+    if options.ssl_ca_certs is None:
+        return asked
+    return asked | {"ssl_ca_certs": options.ssl_ca_certs, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted; give one that isn't, readable by this server only")
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -49,10 +49,11 @@ def tokenizer() -> Tokenizer:
 
 @asynccontextmanager
 async def open_site(*, loaded: bool = True, **options: object) -> AsyncIterator[Site]:
-    gateway, engine = Gateway(), FakeEngine()
+    asked = ServerOptions(**options)
+    gateway, engine = Gateway(asked), FakeEngine()
     if loaded:
         gateway.attach(Loaded(engine, tokenizer(), ("fake", "alias"), 8))
-    app = build_app(gateway, ServerOptions(**options))
+    app = build_app(gateway, asked)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
         yield Site(http, engine, gateway, app)

@@ -174,14 +174,14 @@ async def test_constraints_that_cant_be_meant(site: Site, fields: dict[str, obje
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [("invalid_request", 400), ("capacity", 400), ("overloaded", 503), ("internal", 500), ("engine_dead", 500), ("aborted", 499)],
+    [("invalid_request", 400), ("capacity", 400), ("overloaded", 429), ("internal", 500), ("engine_dead", 500), ("aborted", 499)],
 )
 async def test_engine_refusals_come_before_the_first_byte(site: Site, stream: bool, kind: str, status: int) -> None:
     site.engine.failure = (kind, "no such luck")
     for path, body in BASE.items():
         response = await site.post(path, **(body | {"stream": stream}))
         assert refusal(response, status) == "no such luck"
-        assert (response.headers.get("retry-after") is not None) == (status == 503)
+        assert (response.headers.get("retry-after") is not None) == (status == 429)
 
 
 async def test_an_error_after_the_first_byte_is_an_event_then_done(site: Site) -> None:

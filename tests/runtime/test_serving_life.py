@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from branchpoint.runtime.errors import EngineDead
 from branchpoint.runtime.messages import Delta
 from tests.runtime.serving_site import Site, open_site
 
@@ -184,6 +185,6 @@ async def test_a_dead_engine_answers_every_open_request(site: Site) -> None:
     call, on_event = site.engine.held[1]
     on_event(Delta(call.id, 0, "a", (97,)))
     await asyncio.sleep(0.01)
-    assert site.gateway.fail_all("engine_dead", "The engine died.") == 2
+    assert site.gateway.requests.fail_all(EngineDead("The engine died.")) == 2
     assert (await whole).status_code == 500
     assert (await stream).text.endswith("data: [DONE]\n\n") and "The engine died." in (await stream).text
