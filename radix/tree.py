@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from branchpoint.radix.branches import Branches
 from branchpoint.radix.check import check_tree
+from branchpoint.radix.continuation import continuation
 from branchpoint.radix.eviction import evict
 from branchpoint.radix.handle import Handle, HostStretch
 from branchpoint.radix.hints import MAX_SECONDS, Hint
@@ -100,6 +101,10 @@ class RadixTree:
         """How many tokens `match` would find on the device, with `host` in both tiers; holds nothing and counts as no use."""
         path, length = self._branches.walk(key, limit)
         return length if host or self._host is None else self._branches.warm_part(path, length)[1]
+
+    def continuation(self, key: PrefixKey, count: int) -> tuple[int, ...]:
+        """Up to `count` tokens that are cached behind the whole of `key`, on the likeliest branch; counts as no use."""
+        return continuation(self._branches, key, count)
 
     def insert(self, key: PrefixKey, pages: Sequence[int], *, priority: int = 0) -> int:
         """Cache what `pages` hold of `key`: ceil(len(key) / page size) pages, the last one perhaps partly filled.

@@ -6,7 +6,7 @@ Made by the engine at admission, changed only by scheduler and engine, read by r
 from dataclasses import dataclass, field
 from enum import Enum
 
-from branchpoint.constrained.grammar import Matcher
+from branchpoint.constrained.grammar import CompiledGrammar, Matcher
 from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -30,7 +30,8 @@ class Sequence:
     Output ends at `max_output` tokens. `next_row` is the first position whose logits somebody still wants; all after it are
     wanted too. `arrival` numbers the calls in the order in which they came. The last fields count what usage reports: `cached`
     are the prompt tokens that others had computed (None before the first admission), `peak` the most tokens that ever had KV,
-    `recomputed` those that were computed once more after a preemption.
+    `recomputed` those that were computed once more after a preemption. `grammar` is what `matcher` is a cursor in; a matcher that
+    broke on a guess is made anew from it. Nothing is drafted where `draftable` is false.
     """
 
     call_id: str
@@ -52,6 +53,8 @@ class Sequence:
     peak: int = 0
     recomputed: int = 0
     preemptions: int = 0
+    grammar: CompiledGrammar | None = None
+    draftable: bool = True
 
     @property
     def num_tokens(self) -> int:
@@ -98,6 +101,11 @@ class Sequence:
         known = min(self.peak, self.num_prompt)
         self.cached = (self.cached or 0) + max(0, min(self.num_computed, self.num_prompt) - known)
         self.recomputed += max(0, self.peak - self.num_computed)
+        self.peak = max(self.peak, self.num_computed)
+
+    def confirm(self, position: int) -> None:
+        """The token at `position` was computed as a guess, and is what the sequence has there."""
+        self.num_computed = position + 1
         self.peak = max(self.peak, self.num_computed)
 
     def rows(self, start: int, count: int) -> tuple[int, ...]:

@@ -184,7 +184,7 @@ class ListMatcher:
         return self.at == len(self.sets)
 
 
-@dataclass
+@dataclass(eq=False)
 class ListGrammar:
     sets: tuple[frozenset[int], ...]
     narrowed: tuple[str, ...] = ()

@@ -1,0 +1,197 @@
+"""Decides each step how many guesses of which drafter are verified for whom, and learns from what came out of them.
+
+The scheduler calls `propose` when a step is planned, the engine `learn` for each verified draft and `note_step` for each step.
+With bad guesses or full batches the answer is none, and asking becomes rare.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from branchpoint.runtime.drafting.acceptance import Acceptance
+from branchpoint.runtime.drafting.cost import StepCost
+from branchpoint.runtime.drafting.drafter import Drafter, Proposal
+from branchpoint.runtime.drafting.tally import DrafterStats, Tally
+from branchpoint.runtime.drafting.walk import legal_prefix
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["Speculation"]
+
+PROBE_EVERY = 48
+LONGEST_PAUSE = 32
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A proposal under consideration, and the chance that each of its guesses is reached and right."""
+
+    drafter: str
+    proposal: Proposal
+    chances: list[float]
+
+
+@dataclass(slots=True)
+class _Silence:
+    """After how many more steps a sequence is asked for again, and how long the pause before that was."""
+
+    left: int = 0
+    length: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """Drafts that the step under way verifies."""
+
+    drafts: dict[Sequence, _Draft] = field(default_factory=dict)
+
+
+class Speculation:
+    """A chain of drafters: the first that has an answer speaks. At most `most` guesses for a sequence; `ends` are tokens that end
+    an output, which nobody guesses behind. `adaptive` false verifies all that is proposed.
+    """
+
+    def __init__(self, drafters: tuple[Drafter, ...], *, most: int, ends: frozenset[int], adaptive: bool = True) -> None:
+        self._drafters = list(drafters)
+        self._most = most
+        self._ends = ends
+        self._adaptive = adaptive
+        self._acceptance = Acceptance()
+        self._cost = StepCost()
+        self._open = _Open()
+        self._silence: dict[Sequence, _Silence] = {}
+        self._declined = 0
+        self._tally = Tally([drafter.name for drafter in drafters])
+
+    def propose(self, wanted: Mapping[Sequence, int], planned: int, budget: int) -> dict[Sequence, Proposal]:
+        """Guesses for a step of `planned` tokens so far and room for `budget` more; `wanted` says how many each could use."""
+        self._open = _Open()
+        asked = {
+            sequence: min(room, self._most) for sequence, room in wanted.items() if sequence.draftable and self._listens(sequence)
+        }
+        if not asked or budget <= 0:
+            return {}
+        drafts = self._collect(asked)
+        chosen = self._choose(drafts, len(wanted), planned, budget) if self._adaptive else _all_of(drafts, budget)
+        result = {}
+        for sequence in asked:
+            draft = drafts.get(sequence)
+            count = chosen.get(sequence, 0)
+            self._note_silence(sequence, spoke=count > 0)
+            if draft and count:
+                draft.proposal = draft.proposal.cut(count)
+                self._open.drafts[sequence] = draft
+                result[sequence] = draft.proposal
+        return result
+
+    def learn(self, sequence: Sequence, agreed: int, verified: int, *, finished: bool) -> None:
+        """Of `verified` guesses for `sequence` the first `agreed` were right; where it has `finished` the rest is unknown."""
+        draft = self._open.drafts.pop(sequence, None)
+        if draft is None or not verified:
+            return
+        refused = agreed < verified and not finished
+        self._acceptance.learn(draft.drafter, draft.proposal.grade, sequence, agreed, refused=refused)
+        self._tally.add(draft.drafter, agreed, verified)
+
+    def note_step(self, tokens: int, seconds: float) -> None:
+        """A step of so many tokens took so long."""
+        self._cost.note(tokens, seconds)
+
+    def finish(self, sequence: Sequence, *, kept: bool) -> None:
+        """`sequence` has ended; with `kept` its output is whole."""
+        self._acceptance.forget(sequence)
+        self._silence.pop(sequence, None)
+        for drafter in tuple(self._drafters):
+            try:
+                drafter.finish(sequence, kept=kept)
+            except Exception as error:  # noqa: BLE001  # the boundary of a drafter: its fault costs no call anything
+                self._drop(drafter, error)
+
+    def stats(self) -> tuple[DrafterStats, ...]:
+        """What each drafter has done so far."""
+        return self._tally.stats()
+
+    def close(self) -> None:
+        """Give back what the drafters hold."""
+        for drafter in self._drafters:
+            drafter.close()
+
+    def _collect(self, asked: Mapping[Sequence, int]) -> dict[Sequence, _Draft]:
+        """The first answer for each sequence that its grammar can follow, with its chances."""
+        found: dict[Sequence, _Draft] = {}
+        for drafter in tuple(self._drafters):
+            left = {sequence: count for sequence, count in asked.items() if sequence not in found and sequence.draftable}
+            if not left:
+                break
+            try:
+                answers = drafter.propose(left)
+            except Exception as error:  # noqa: BLE001  # the boundary of a drafter: its fault costs no call anything
+                self._drop(drafter, error)
+                continue
+            for sequence, proposal in answers.items():
+                kept = self._usable(sequence, proposal)
+                if kept.tokens:
+                    found[sequence] = _Draft(drafter.name, kept, self._acceptance.chances(drafter.name, kept, sequence))
+        return found
+
+    def _usable(self, sequence: Sequence, proposal: Proposal) -> Proposal:
+        """What of a proposal can come true: up to an end, and as far as the grammar goes."""
+        sampling = sequence.sampling
+        count = len(proposal.tokens)
+        for place, token in enumerate(proposal.tokens):
+            if token in sampling.stop_token_ids or (token in self._ends and not sampling.ignore_eos):
+                count = place
+                break
+        return proposal.cut(len(legal_prefix(sequence, proposal.tokens[:count])))
+
+    def _choose(self, drafts: Mapping[Sequence, _Draft], rows: int, planned: int, budget: int) -> dict[Sequence, int]:
+        """How many guesses of each draft give the most tokens a second, by measured cost; the likeliest are taken first."""
+        offers = sorted(
+            ((chance, -place, sequence) for sequence, draft in drafts.items() for place, chance in enumerate(draft.chances)),
+            key=lambda offer: offer[:2],
+            reverse=True,
+        )[:budget]
+        best, best_rate, gained = 0, rows / self._cost.estimate(planned), float(rows)
+        for number, (chance, _, _) in enumerate(offers, 1):
+            gained += chance
+            rate = gained / self._cost.estimate(planned + number)
+            if rate > best_rate:
+                best, best_rate = number, rate
+        counts: dict[Sequence, int] = {}
+        for _, _, sequence in offers[:best]:
+            counts[sequence] = counts.get(sequence, 0) + 1
+        if offers and not best:
+            self._declined += 1
+            if self._declined % PROBE_EVERY == 0:  # what isn't tried isn't measured
+                counts[offers[0][2]] = 1
+        return counts
+
+    def _listens(self, sequence: Sequence) -> bool:
+        silence = self._silence.get(sequence)
+        if silence is None or not silence.left:
+            return True
+        silence.left -= 1
+        return False
+
+    def _note_silence(self, sequence: Sequence, *, spoke: bool) -> None:
+        """Ask a sequence less often for which there was nothing worth saying several times."""
+        if spoke or not self._adaptive:
+            self._silence.pop(sequence, None)
+            return
+        silence = self._silence.setdefault(sequence, _Silence())
+        silence.length = min(LONGEST_PAUSE, silence.length + 1)
+        silence.left = silence.length // 4
+
+    def _drop(self, drafter: Drafter, error: Exception) -> None:
+        """A drafter that fails is asked no more: the text doesn't need it."""
+        self._drafters.remove(drafter)
+        self._tally.fail(drafter.name, f"{type(error).__name__}: {str(error)[:200]}")
+        logging.getLogger(__name__).error("The drafter %s failed and is asked no more: %s", drafter.name, error)
+
+
+def _all_of(drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, int]:
+    """As much of every draft as there is room for."""
+    counts = {}
+    for sequence, draft in drafts.items():
+        counts[sequence] = min(budget, len(draft.proposal.tokens))
+        budget -= counts[sequence]
+    return counts

@@ -1,0 +1,79 @@
+"""What drafting has come to since the start, for `stats`, metrics and reports: by drafter, and by place in the draft.
+
+Kept by `Speculation`; nothing is decided by it.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+__all__ = ["DrafterStats", "Tally", "advice"]
+
+PLACES = 16
+ENOUGH = 64  # guesses after which a verdict is given
+POOR = 0.2
+
+
+class DrafterStats(msgspec.Struct, frozen=True):
+    """One drafter since the start. `by_place` holds, for each place in a draft, how many guesses were verified and how many were
+    right (the last place stands for all behind it). `failure` says why it is asked no more.
+    """
+
+    name: str
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_place: tuple[tuple[int, int], ...] = ()
+    failure: str | None = None
+
+
+@dataclass(slots=True)
+class _Count:
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tested: list[int] = field(default_factory=lambda: [0] * PLACES)
+    right: list[int] = field(default_factory=lambda: [0] * PLACES)
+    failure: str | None = None
+
+
+class Tally:
+    """Counts of the drafters of these names."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._counts = {name: _Count() for name in names}
+
+    def add(self, name: str, agreed: int, verified: int) -> None:
+        """A draft of `verified` guesses, of which the first `agreed` were right."""
+        count = self._counts[name]
+        count.drafts += 1
+        count.drafted += verified
+        count.accepted += agreed
+        for place in range(verified):
+            at = min(place, PLACES - 1)
+            count.tested[at] += 1
+            count.right[at] += place < agreed
+
+    def fail(self, name: str, reason: str) -> None:
+        """The drafter is asked no more."""
+        self._counts[name].failure = reason
+
+    def stats(self) -> tuple[DrafterStats, ...]:
+        """Everything so far, in the chain's order."""
+        found = []
+        for name, count in self._counts.items():
+            places = tuple((tested, right) for tested, right in zip(count.tested, count.right, strict=True) if tested)
+            found.append(DrafterStats(name, count.drafts, count.drafted, count.accepted, places, count.failure))
+        return tuple(found)
+
+
+def advice(stats: tuple[DrafterStats, ...]) -> list[str]:
+    """What to say to a user of these counts: which drafters don't pay, and which have failed."""
+    found = []
+    for each in stats:
+        if each.failure:
+            found.append(f"The drafter {each.name} failed and is asked no more: {each.failure}")
+        elif each.drafted >= ENOUGH and each.accepted < POOR * each.drafted:
+            share = each.accepted / each.drafted
+            found.append(f"The drafter {each.name} doesn't pay: {share:.0%} of {each.drafted} guesses were right; leave it out.")
+    return found

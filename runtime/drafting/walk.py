@@ -1,0 +1,42 @@
+"""A sequence's matcher along guesses: how many its grammar takes, and a new one where a guess has broken it.
+
+Used when a draft is planned and when its masks are filled; in between the matcher always stands at the end of the output.
+"""
+
+from branchpoint.constrained.grammar import Matcher
+from branchpoint.runtime.errors import RuntimeFailure
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["legal_prefix", "renew_matcher"]
+
+
+def legal_prefix(sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """The guesses up to the first that the grammar refuses; none where one breaks the matcher, which is then made anew."""
+    matcher = sequence.matcher
+    if matcher is None:
+        return tokens
+    try:
+        return tokens[: _walk(matcher, tokens)]
+    except Exception:  # noqa: BLE001  # the boundary of a guess: what it does to a matcher must not reach the sequence
+        renew_matcher(sequence)
+        return ()
+
+
+def renew_matcher(sequence: Sequence) -> None:
+    """Put a fresh matcher at the end of the output in place of one that a guess broke; nothing more is drafted here.
+
+    Raises RuntimeFailure where the grammar doesn't take its own output again.
+    """
+    assert sequence.grammar is not None, "a matcher without its grammar"
+    sequence.draftable = False
+    matcher = sequence.grammar.matcher()
+    output = sequence.output
+    if matcher.advance(output) != len(output):
+        raise RuntimeFailure("The grammar refuses the output that it had taken before; please report this constraint.")
+    sequence.matcher = matcher
+
+
+def _walk(matcher: Matcher, tokens: tuple[int, ...]) -> int:
+    accepted = matcher.advance(tokens)
+    matcher.rollback(accepted)
+    return accepted
