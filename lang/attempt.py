@@ -11,7 +11,7 @@ from branchpoint.lang.chain import walk
 from branchpoint.lang.errors import Incomplete, Origin, ProgramError, ProgramMistake
 from branchpoint.lang.expr import Leaf, Literal, RoleBegin, RoleEnd
 from branchpoint.lang.ledger import Entry, Pending, RoleEntry, TextEntry
-from branchpoint.lang.variables import CallEntry, Variable
+from branchpoint.lang.variables import CallEntry, Thoughts, Variable
 
 if TYPE_CHECKING:
     from branchpoint.lang.state import State
@@ -134,7 +134,9 @@ class Attempt:
     def _added(self) -> list[tuple[Leaf, Origin]]:
         """What the block added. Raises ProgramMistake where it did something else, which can't be done again from outside."""
         since, mark, state = _since(self._state, self._mark), self._mark, self._state
-        called = {id(entry) for entry in since}
+        called = {id(entry) for entry in since} | {
+            id(thoughts) for thoughts in state.own.values() if isinstance(thoughts, Thoughts)
+        }
         changed = [state.variable(name) for name in state.variables()]
         changed = [variable for variable in changed if variable not in mark.variables.values()]
         only_adds = all(id(variable) in called for variable in changed) and state.forks == mark.forks

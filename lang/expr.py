@@ -12,7 +12,21 @@ from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.options import Pick, SamplingOptions
 from branchpoint.lang.types import OutputType
 
-__all__ = ["Expr", "ExprLike", "Gen", "Join", "Leaf", "Literal", "RoleBegin", "RoleEnd", "Select", "Slot", "flatten", "role"]
+__all__ = [
+    "Expr",
+    "ExprLike",
+    "Gen",
+    "Join",
+    "Leaf",
+    "Literal",
+    "Reasoning",
+    "RoleBegin",
+    "RoleEnd",
+    "Select",
+    "Slot",
+    "flatten",
+    "role",
+]
 
 
 class Expr:
@@ -49,14 +63,28 @@ class RoleEnd(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a model marks its thinking. `opened`: its output begins within it; `keep`: later prompts hold the thinking."""
+
+    start: str
+    end: str
+    opened: bool = False
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Gen(Expr):
-    """Generate. `output` turns the text into the value (None: the text itself); `constraint` is what the output is held to."""
+    """Generate. `output` turns the text into the value (None: the text itself); `constraint` is what the output is held to.
+
+    `reasoning` tells the thinking before it apart, where it isn't None.
+    """
 
     name: str | None
     output: OutputType | None = None
     constraint: Constraint | None = None
     options: SamplingOptions = field(default_factory=SamplingOptions)
     pick: Pick = 0
+    reasoning: Reasoning | None = None
 
     def __hash__(self) -> int:
         return id(self)

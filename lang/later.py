@@ -9,7 +9,6 @@ __all__ = ["LATER", "Later"]
 LATER = {
     "image": "images need a vision model, which no engine here runs yet",
     "video": "videos need a vision model, which no engine here runs yet",
-    "separate_reasoning": "thinking isn't told apart from the answer yet; generate it into a variable of its own, with a stop",
     "OpenAI": "this backend isn't there yet; Engine and RuntimeEndpoint are",
     "Anthropic": "this backend isn't there yet; Engine and RuntimeEndpoint are",
     "LiteLLM": "this backend isn't there yet; Engine and RuntimeEndpoint are",

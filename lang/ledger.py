@@ -4,6 +4,7 @@
 """
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -184,6 +185,10 @@ class Pending(Entry):
         """What came out."""
         return self.result
 
+    def streams(self) -> Iterable[Replay[str]]:
+        """What its readers read; all end when it is settled."""
+        return (self.pieces,)
+
     def settle(self, failure: Failure | None) -> bool:
         """Mark as done; False where it was already."""
         with self._lock:
@@ -192,7 +197,8 @@ class Pending(Entry):
             self._settled = True
         self.failure = failure
         rolled_back = self.dropped is not None and self.place.ended is None  # a reader goes on with what comes in its place
-        self.pieces.end(failure.error if failure is not None and not rolled_back else None)
+        for stream in self.streams():
+            stream.end(failure.error if failure is not None and not rolled_back else None)
         self.gate = None
         return True
 

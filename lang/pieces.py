@@ -6,12 +6,12 @@ A state's readers end at what it holds so far, a run's when the run does; the ex
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from branchpoint.lang.chain import walk
-from branchpoint.lang.errors import ProgramError, UnknownVariable
+from branchpoint.lang.errors import ProgramError, ProgramMistake, UnknownVariable
 from branchpoint.lang.ledger import Entry, Pending
 from branchpoint.lang.stream import Reader, Replay
-from branchpoint.lang.variables import CallEntry
+from branchpoint.lang.variables import CallEntry, Thoughts, Variable
 
-__all__ = ["Cancel", "Log", "follow", "pieces", "read_call", "read_coming", "read_so_far", "read_to_end"]
+__all__ = ["Cancel", "Log", "follow", "pieces", "read_coming", "read_so_far", "read_to_end", "read_variable"]
 
 Log = Replay[Entry]
 """The entries that a state itself added, in order."""
@@ -30,11 +30,11 @@ def pieces(entries: Iterable[Entry]) -> Iterator[str]:
         yield from _of(entry)
 
 
-def _seen(entries: Iterable[Entry]) -> Iterator[str]:
+def _seen(entries: Iterable[Entry], stream: Replay[str] | None = None) -> Iterator[str]:
     """As `pieces`, for a program that reads its own state: what fails has been seen by it."""
     for entry in entries:
         try:
-            yield from _of(entry)
+            yield from stream or _of(entry)
         except ProgramError:
             if isinstance(entry, Pending):
                 entry.check()
@@ -48,12 +48,6 @@ async def follow(log: Log) -> AsyncIterator[str]:
             yield piece
 
 
-async def _follow(entries: Iterable[Entry]) -> AsyncIterator[str]:
-    for entry in entries:
-        async for piece in _asynchronous(_of(entry)):
-            yield piece
-
-
 async def _asynchronous(source: Replay[str] | list[str]) -> AsyncIterator[str]:
     if isinstance(source, Replay):
         async for piece in source:
@@ -63,15 +57,25 @@ async def _asynchronous(source: Replay[str] | list[str]) -> AsyncIterator[str]:
             yield piece
 
 
+async def _follow(sources: Iterable[Replay[str] | list[str]]) -> AsyncIterator[str]:
+    for source in sources:
+        async for piece in _asynchronous(source):
+            yield piece
+
+
 def read_so_far(tail: Entry | None, cancel: Cancel | None) -> Reader[str]:
     """A reader of the text up to `tail`; it ends there. `cancel` is called for each call whose only reader goes."""
     entries = list(walk(tail))
-    return Reader(_seen(entries), _follow(entries), _counted(_calls(entries), cancel))
+    return Reader(_seen(entries), _follow(map(_of, entries)), _counted(_calls(entries), cancel))
 
 
-def read_call(entry: CallEntry, cancel: Cancel | None) -> Reader[str]:
-    """A reader of one call's text."""
-    return Reader(_seen([entry]), _follow([entry]), _counted([entry], cancel))
+def read_variable(name: str, variable: Variable, cancel: Cancel | None) -> Reader[str]:
+    """A reader of the text of `variable`, which `name` stands for. Raises ProgramMistake where no call makes it."""
+    entry = variable.entry if isinstance(variable, Thoughts) else variable
+    stream = entry.stream_of(name) if isinstance(entry, CallEntry) else None
+    if stream is None or not isinstance(entry, CallEntry):
+        raise ProgramMistake(f"Variable {name!r} was not made by gen or select, so there is no stream of it.")
+    return Reader(_seen([entry], stream), _asynchronous(stream), _counted([entry], cancel))
 
 
 def read_to_end(log: Log, on_last_close: Callable[[], None] | None) -> Reader[str]:
@@ -88,17 +92,19 @@ def read_to_end(log: Log, on_last_close: Callable[[], None] | None) -> Reader[st
 def read_coming(log: Log, name: str, cancel: Cancel | None) -> Reader[str]:
     """A reader of the first call named `name`, which may come later; raises UnknownVariable if it doesn't."""
     found: list[CallEntry] = []
+    streams: list[Replay[str]] = []
 
     def keep(entry: Entry) -> bool:
-        if isinstance(entry, CallEntry) and entry.name == name:
+        if isinstance(entry, CallEntry) and (stream := entry.stream_of(name)) is not None:
             found.append(entry)
+            streams.append(stream)
             entry.pieces.enter()
         return bool(found)
 
     def synchronous() -> Iterator[str]:
         if not any(map(keep, log)):
             raise _unknown(name)
-        yield from found[0].pieces
+        yield from streams[0]
 
     async def asynchronous() -> AsyncIterator[str]:
         async for entry in log:
@@ -106,7 +112,7 @@ def read_coming(log: Log, name: str, cancel: Cancel | None) -> Reader[str]:
                 break
         else:
             raise _unknown(name)
-        async for piece in found[0].pieces:
+        async for piece in streams[0]:
             yield piece
 
     return Reader(synchronous(), asynchronous(), lambda: _leave(found, cancel))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from branchpoint.constrained.spec import Constraint
+from branchpoint.lang.asking import Answer
 from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.chat import Turn
 from branchpoint.lang.context import RunContext
@@ -17,6 +18,7 @@ from branchpoint.lang.errors import ProgramError
 from branchpoint.lang.expr import Gen
 from branchpoint.lang.ledger import RoleEntry
 from branchpoint.lang.options import merge, sampling_params
+from branchpoint.lang.result import SampleMeta
 from branchpoint.lang.variables import CallEntry
 from branchpoint.runtime.messages import FinishReason, Segment, TokenLogprob, Usage
 from branchpoint.runtime.sampling import SamplingParams
@@ -102,18 +104,43 @@ def role_key(turns: Sequence[Turn], role: str, *, opens: bool) -> str:
 
 def record(context: RunContext) -> RecordedRun:
     """The recording of a run that is over."""
-    calls = [_call(entry) for entry in context.settled if isinstance(entry, CallEntry)]
+    calls = [call for entry in context.settled if isinstance(entry, CallEntry) for call in _calls(entry)]
     roles = [
         RoleText(role_key(turns_of(entry.previous), entry.role, opens=entry.opens), _text(entry.result), entry.rebase)
         for entry in context.settled
         if isinstance(entry, RoleEntry) and entry.failure is None
     ]
     known = {role.key: role for role in roles}
-    return RecordedRun(context.program, context.seed, tuple(call for call in calls if call is not None), tuple(known.values()))
+    return RecordedRun(context.program, context.seed, tuple(calls), tuple(known.values()))
+
+
+def _calls(entry: CallEntry) -> list[Call]:
+    """The requests of a call: one, none where it was never made, since one before it failed, or two where it thought first."""
+    if isinstance(entry.expr, Gen) and entry.expr.reasoning is not None and entry.failure is None:
+        return [_asked(entry, answer) for answer in entry.answers]
+    call = _call(entry)
+    return [call] if call is not None else []
+
+
+def _asked(entry: CallEntry, answer: Answer) -> Call:
+    request, completed = answer.request, answer.completed
+    key = generate_key(request.hints.path, request.segments, request.sampling, request.constraint)
+    samples = tuple(_sample(sample.meta()) for sample in answer.samples)
+    return Call(
+        key,
+        str(entry.origin),
+        entry.name,
+        samples=samples,
+        prompt_logprobs=completed.prompt_logprobs,
+        usage=completed.usage,
+    )
+
+
+def _sample(one: SampleMeta) -> Sample:
+    return Sample(one.text, one.tokens, one.finish_reason, one.stop, one.narrowed, one.logprobs)
 
 
 def _call(entry: CallEntry) -> Call | None:
-    """The call; None where it was never made, since one before it failed."""
     if entry.failure is not None and entry.failure.entry is not entry:
         return None
     expr, context, line = entry.expr, entry.place.context, str(entry.origin)
@@ -132,9 +159,7 @@ def _call(entry: CallEntry) -> Call | None:
         key,
         line,
         entry.name,
-        samples=tuple(
-            Sample(one.text, one.tokens, one.finish_reason, one.stop, one.narrowed, one.logprobs) for one in meta.samples
-        ),
+        samples=tuple(map(_sample, meta.samples)),
         rows=tuple(option.logprobs for option in meta.choices),
         ends=tuple(option.end for option in meta.choices),
         unconditional=tuple(option.unconditional for option in meta.choices),

@@ -14,7 +14,8 @@ __all__ = ["Meta", "OptionMeta", "SampleMeta"]
 class SampleMeta:
     """One sample: its text and token ids, why it ended, and what was reported of its tokens.
 
-    `stop` is the string or token id that ended it, None for the model's own end token or a length.
+    `stop` is the string or token id that ended it, None for the model's own end token or a length. `reasoning` is the thinking
+    that `separate_reasoning` told apart: `text` doesn't hold it, `tokens` may.
     """
 
     text: str
@@ -23,6 +24,7 @@ class SampleMeta:
     stop: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     narrowed: tuple[str, ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class OptionMeta:
 class Meta:
     """What is known of a call besides its value. The fields of the sample that the state went on from are here directly.
 
-    `choices` and `method` are a select's. `seconds` is the time from the request to its end, `seed` the one that was used.
+    `choices` and `method` are a select's. `seconds` is the time from the request to its end, `seed` the one that was used;
+    `reasoning` the thinking before the answer, where that was told apart.
     """
 
     text: str
@@ -60,6 +63,7 @@ class Meta:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     choices: tuple[OptionMeta, ...] = ()
     method: str | None = None
+    reasoning: str = ""
 
     @property
     def prompt_tokens(self) -> int:

@@ -14,11 +14,11 @@ from branchpoint.lang.chain import text_of, turns_of
 from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
 from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, Slot, flatten, role
 from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry
-from branchpoint.lang.pieces import Log, read_call, read_so_far
+from branchpoint.lang.pieces import Log, read_so_far, read_variable
 from branchpoint.lang.result import Meta
 from branchpoint.lang.scopes import RoleScope, TextScope
 from branchpoint.lang.stream import Reader, Replay
-from branchpoint.lang.variables import CallEntry, Fixed, Insert, Variable
+from branchpoint.lang.variables import CallEntry, Fixed, Insert, Thoughts, Variable, thoughts_of
 
 if TYPE_CHECKING:
     from branchpoint.lang.fork import Aside, Fork
@@ -103,6 +103,8 @@ class State:
                 self._submit(entry)
                 if leaf.name is not None:
                     self.bind(leaf.name, entry)
+                    if entry.thoughts is not None:
+                        self.bind(thoughts_of(leaf.name), Thoughts(entry))
 
     def _submit(self, entry: Pending) -> None:
         self.place.context.submit(entry)
@@ -202,10 +204,7 @@ class State:
         abort = self.place.context.abort if cancel else None
         if name is None:
             return read_so_far(self._tail, abort)
-        variable = self.variable(name)
-        if not isinstance(variable, CallEntry):
-            raise ProgramMistake(f"Variable {name!r} was not made by gen or select, so there is no stream of it.")
-        return read_call(variable, abort)
+        return read_variable(name, self.variable(name), abort)
 
     def text_async_iter(self, name: str | None = None, *, cancel: bool = False) -> Reader[str]:
         """`text_iter` by its other name."""

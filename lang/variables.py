@@ -4,15 +4,19 @@ A state binds names to these in program order; reading one waits for what it nee
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from branchpoint.lang.chain import text_of
 from branchpoint.lang.errors import Incomplete, Origin, ProgramError, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.ledger import Entry, Pending, Place
 from branchpoint.lang.result import Meta, SampleMeta
+from branchpoint.lang.stream import Replay
 
-__all__ = ["CallEntry", "Fixed", "Insert", "Joined", "Scope", "Variable"]
+if TYPE_CHECKING:
+    from branchpoint.lang.asking import Answer
+
+__all__ = ["CallEntry", "Fixed", "Insert", "Joined", "Scope", "Thoughts", "Variable", "thoughts_of"]
 
 
 class Variable(Protocol):
@@ -29,9 +33,13 @@ class Variable(Protocol):
 
 
 class CallEntry(Pending):
-    """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come."""
+    """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come.
 
-    __slots__ = ("_meta", "_values", "expr", "index", "seen")
+    `answers` are a gen's requests, with what came of them. Where thinking is told apart, `said` and `thoughts` are the streams of
+    the two; else `said` is that of the entry.
+    """
+
+    __slots__ = ("_meta", "_values", "answers", "expr", "index", "said", "seen", "thoughts")
 
     def __init__(
         self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, expr: Gen | Select, index: int
@@ -40,6 +48,10 @@ class CallEntry(Pending):
         self.expr = expr
         self.index = index
         self.seen = 0
+        self.answers: tuple[Answer, ...] = ()
+        reasoning = expr.reasoning if isinstance(expr, Gen) else None
+        self.thoughts: Replay[str] | None = Replay() if reasoning is not None else None
+        self.said: Replay[str] = Replay() if reasoning is not None and reasoning.keep else self.pieces
         self._meta: Meta | None = None
         self._values: list[object] | None = None
 
@@ -58,6 +70,31 @@ class CallEntry(Pending):
         """How errors call it."""
         kind = "select" if isinstance(self.expr, Select) else "gen"
         return f"{kind} {self.name!r}" if self.name else f"An unnamed {kind}"
+
+    def stream_of(self, name: str) -> Replay[str] | None:
+        """The stream of the variable `name`, None where the call doesn't set it."""
+        if self.name is None:
+            return None
+        return self.said if name == self.name else self.thoughts if name == thoughts_of(self.name) else None
+
+    def stream(self, thought: str, said: str) -> None:
+        """Pass on a piece of a gen that thinks; empty ones are left out."""
+        if thought and self.thoughts is not None:
+            self.thoughts.put(thought)
+        if said:
+            self.said.put(said)
+
+    def show(self, sample: SampleMeta, text: str) -> None:
+        """Pass on a whole sample, of which `text` goes into the ledger."""
+        if self.thoughts is not None:
+            self.thoughts.put(sample.reasoning)
+        if self.said is not self.pieces:
+            self.said.put(sample.text)
+        self.pieces.put(text)
+
+    def streams(self) -> Iterable[Replay[str]]:
+        """The entry's own, that of the thinking, and that of the answer."""
+        return [self.pieces, self.said] if self.thoughts is None else [self.pieces, self.said, self.thoughts]
 
     def needs(self) -> Iterable[Pending]:
         """Itself."""
@@ -103,6 +140,31 @@ class CallEntry(Pending):
                 origin=self.origin,
                 branch=self.place.branch,
             ) from error
+
+
+def thoughts_of(name: str) -> str:
+    """The name under which the thinking before `name` is kept."""
+    return f"{name}_reasoning_content"
+
+
+class Thoughts:
+    """The thinking before the value of `entry`."""
+
+    def __init__(self, entry: CallEntry) -> None:
+        self.entry = entry
+
+    def needs(self) -> Iterable[Pending]:
+        """The call."""
+        return (self.entry,)
+
+    def read(self) -> object:
+        """The text, or a list of them where several samples were asked for."""
+        texts = [sample.reasoning for sample in self.meta().samples]
+        return texts if len(texts) > 1 else texts[0]
+
+    def meta(self) -> Meta:
+        """That of the call."""
+        return self.entry.meta()
 
 
 class Insert(Pending):

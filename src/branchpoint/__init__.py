@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from branchpoint.lang.placeholder import Untraceable as Untraceable
     from branchpoint.lang.program import Program as Program
     from branchpoint.lang.program import function as function
+    from branchpoint.lang.reasoning import separate_reasoning as separate_reasoning
     from branchpoint.lang.report import Report as Report
     from branchpoint.lang.result import Meta as Meta
     from branchpoint.lang.run import Run as Run
@@ -125,6 +126,7 @@ __all__ = [
     "regex",
     "replay",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "substring",
     "system",
@@ -177,6 +179,7 @@ _ROOMS = {
     "branchpoint.lang.options": ("RunConfig",),
     "branchpoint.lang.placeholder": ("Untraceable",),
     "branchpoint.lang.program": ("Program", "function"),
+    "branchpoint.lang.reasoning": ("separate_reasoning",),
     "branchpoint.lang.report": ("Report",),
     "branchpoint.lang.result": ("Meta",),
     "branchpoint.lang.run": ("Run",),

@@ -1,0 +1,178 @@
+"""One question to a backend: a request out, its events in, counted against the run's budget.
+
+`request.py` and `reasoning.py` ask with these; what the answers amount to is theirs.
+"""
+
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from branchpoint.constrained.spec import Constraint
+from branchpoint.lang.backends.base import Backend, GenerateRequest, Message
+from branchpoint.lang.budget import Budget
+from branchpoint.lang.chain import prompt_of, turns_of
+from branchpoint.lang.errors import BackendError, OutOfBudget
+from branchpoint.lang.ledger import Pending
+from branchpoint.lang.result import SampleMeta
+from branchpoint.lang.variables import CallEntry
+from branchpoint.runtime.errors import error_from
+from branchpoint.runtime.messages import (
+    Completed,
+    Delta,
+    Event,
+    Failed,
+    Hints,
+    Ids,
+    SampleFinished,
+    Scored,
+    Segment,
+    Text,
+    TokenLogprob,
+    Usage,
+)
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = ["Answer", "Sample", "add_usage", "ask", "hints_of", "messages_of", "segments_of"]
+
+
+@dataclass(slots=True)
+class Sample:
+    """What has come of one sample. `sizes` are the characters and tokens of each delta."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    finished: SampleFinished | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Take in one delta."""
+        self.texts.append(delta.text)
+        self.tokens.extend(delta.tokens)
+        self.logprobs.extend(delta.logprobs)
+        self.sizes.append((len(delta.text), len(delta.tokens)))
+
+    def meta(self) -> SampleMeta:
+        """The whole sample. Raises BackendError where it never ended."""
+        ended = self.finished
+        if ended is None:
+            raise BackendError("The backend completed a generation without finishing all of its samples.")
+        return SampleMeta("".join(self.texts), tuple(self.tokens), ended.reason, ended.stop, tuple(self.logprobs), ended.narrowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a generation: its request, its samples and the backend's last word."""
+
+    request: GenerateRequest
+    samples: tuple[Sample, ...]
+    completed: Completed
+
+
+async def ask(
+    backend: Backend,
+    entry: CallEntry,
+    segments: tuple[Segment, ...],
+    sampling: SamplingParams,
+    constraint: Constraint | None,
+    put: Callable[[Delta], None],
+    messages: tuple[Message, ...] | None = None,
+) -> Answer:
+    """Ask for a generation on behalf of `entry`; `put` gets each delta that has text. Raises what failed, OutOfBudget too."""
+    context = entry.place.context
+    sampling, capped = _within_budget(sampling, context.budget)
+    request = GenerateRequest(
+        id=secrets.token_hex(8),
+        segments=segments,
+        sampling=sampling,
+        constraint=constraint,
+        namespace=context.namespace,
+        hints=hints_of(entry),
+        messages=messages,
+    )
+    samples = [Sample() for _ in range(sampling.n)]
+    completed = await _collect(backend, request, samples, entry, put)
+    if capped and any(sample.finished is not None and sample.finished.reason == "length" for sample in samples):
+        why = context.budget.over() or "The run's budget has no tokens left for it."
+        raise OutOfBudget(why, partial="".join(entry.pieces.so_far()), usage=completed.usage)
+    return Answer(request, tuple(samples), completed)
+
+
+def _within_budget(sampling: SamplingParams, budget: Budget) -> tuple[SamplingParams, bool]:
+    """No more tokens than the run may still compute, and whether that is less than was asked for."""
+    left = budget.left
+    if left is None:
+        return sampling, False
+    each = max(left // sampling.n, 1)
+    if sampling.max_tokens is not None and sampling.max_tokens <= each:
+        return sampling, False
+    return msgspec.structs.replace(sampling, max_tokens=each, min_tokens=min(sampling.min_tokens, each)), True
+
+
+async def _collect(
+    backend: Backend, request: GenerateRequest, samples: list[Sample], entry: CallEntry, put: Callable[[Delta], None]
+) -> Completed:
+    events = backend.generate(request)
+    budget, most, seen = entry.place.context.budget, request.sampling.max_tokens, 0
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(events, AsyncGenerator):
+            stack.push_async_callback(events.aclose)
+        async for event in events:
+            completed = _take(event, samples)
+            if isinstance(event, Delta):
+                seen += len(event.tokens)
+                entry.seen += len(event.tokens)
+                budget.spend(len(event.tokens), ends=most is not None and seen >= most * request.sampling.n)
+                if event.text:
+                    put(event)
+            if completed is not None:
+                usage = completed.usage
+                budget.spend(usage.prefilled_tokens + usage.completion_tokens - seen, ends=True)
+                return completed
+    raise BackendError("The backend's events ended without a terminal one.")
+
+
+def _take(event: Event, samples: list[Sample]) -> Completed | None:
+    match event:
+        case Delta():
+            samples[event.index].add(event)
+        case SampleFinished():
+            samples[event.index].finished = event
+        case Failed():
+            raise error_from(event.kind, event.message, event.param, event.usage)
+        case Completed():
+            return event
+        case Scored():
+            raise BackendError("The backend answered a generation with scores.")
+    return None
+
+
+def add_usage(first: Usage, second: Usage) -> Usage:
+    """The counts of two requests together."""
+    return Usage(*(getattr(first, name) + getattr(second, name) for name in Usage.__struct_fields__))
+
+
+def hints_of(entry: Pending) -> Hints:
+    """What the scheduler may know of a call."""
+    place = entry.place
+    return Hints(program=place.context.id, path=place.path, siblings=place.siblings)
+
+
+def segments_of(backend: Backend, entry: Pending) -> tuple[Segment, ...]:
+    """The prompt of a call, as this backend takes it."""
+    segments = prompt_of(entry.previous)
+    if backend.capabilities.ids:
+        return segments
+    return tuple(Text(segment.text) if isinstance(segment, Ids) else segment for segment in segments)
+
+
+def messages_of(entry: Pending) -> tuple[Message, ...] | None:
+    """The prompt of a call as chat messages; None where the program has no roles."""
+    turns = [turn for turn in turns_of(entry.previous) if turn.role is not None]
+    if not turns:
+        return None
+    texts = ["".join(segment.text for segment in turn.content) for turn in turns]
+    return tuple({"role": turn.role, "content": text} for turn, text in zip(turns, texts, strict=True))

@@ -1,0 +1,292 @@
+"""Thinking told apart from the answer (LANGUAGE R3): `separate_reasoning`, and how such a gen is performed.
+
+An answer in plain text is asked for together with its thinking, in one request. One that is held to a type or ends at stops is
+asked for in two: what is asked of the answer holds for the answer only. `request.py` calls `reason`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from branchpoint.lang.asking import Answer, Sample, add_usage, ask, messages_of, segments_of
+from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.errors import ProgramMistake
+from branchpoint.lang.expr import Expr, ExprLike, Gen, Join, Reasoning, flatten
+from branchpoint.lang.result import SampleMeta
+from branchpoint.lang.variables import CallEntry
+from branchpoint.runtime.messages import Delta, Ids, Segment, Text, Usage
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = ["Reasoned", "Splitter", "reason", "separate_reasoning"]
+
+_THINK = Reasoning("<think>", "</think>")
+_MODELS = {
+    "deepseek-r1": replace(_THINK, opened=True),
+    "qwen3": _THINK,
+    "qwen3-thinking": replace(_THINK, opened=True),
+    "glm45": _THINK,
+    "kimi": Reasoning("◁think▷", "◁/think▷"),
+}
+
+
+def separate_reasoning(
+    expression: ExprLike,
+    model_type: str | None = None,
+    *,
+    start: str | None = None,
+    end: str | None = None,
+    keep: bool = False,
+) -> Join:
+    """`expression`, whose gens think first: `gen("x")` sets `x` to the answer, `x_reasoning_content` to the thinking.
+
+    What else is in the expression stays as it is. `model_type` says how the model marks its thinking (`<think>…</think>` where it
+    is left out), `start` and `end` are such marks by themselves. Later prompts don't hold the thinking unless `keep`.
+    Raises ProgramMistake for a model that isn't known, or a typed gen of several samples.
+    """
+    if model_type is not None and model_type not in _MODELS:
+        known = ", ".join(_MODELS)
+        raise ProgramMistake(f"separate_reasoning knows the models {known}, got {model_type!r}; or give start= and end=.")
+    tags = _MODELS[model_type] if model_type is not None else _THINK
+    if start == "" or end == "":
+        raise ProgramMistake("separate_reasoning needs marks of at least one character, got an empty start or end.")
+    tags = replace(tags, start=start or tags.start, end=end or tags.end, keep=keep)
+    leaves: list[Expr] = []
+    for leaf in flatten(expression):
+        if isinstance(leaf, Gen):
+            if _in_two(leaf) and leaf.options.get("n", 1) != 1:
+                raise ProgramMistake("A gen that is typed or has stops can't think for several samples; leave n out.")
+            leaf = replace(leaf, reasoning=tags)
+        leaves.append(leaf)
+    return Join(tuple(leaves))
+
+
+def _in_two(expr: Gen) -> bool:
+    options = expr.options
+    return expr.constraint is not None or bool(options.get("stop") or options.get("stop_token_ids"))
+
+
+class Splitter:
+    """Tells thinking from the rest of a text that comes piece by piece. White space around thinking is dropped.
+
+    `inside`: the text begins within thinking; a mark that opens it all the same is passed over.
+    """
+
+    def __init__(self, tags: Reasoning, *, inside: bool) -> None:
+        self._tags = tags
+        self._inside = inside
+        self._unsure = inside  # whether a mark may still open what is open already
+        self._begun = inside  # whether there has been any thinking
+        self._held = ""
+        self._space = ""  # white space that counts only if something follows
+        self._before = ""  # what stood between the answer so far and the thinking that broke it off
+        self._fresh = True  # nothing was said yet since the last mark
+        self._said = {True: False, False: False}  # whether there was any, by whether inside
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """The thinking and the answer that are certain with `text`."""
+        self._held += text
+        found = {True: "", False: ""}
+        while self._opening_is_known():
+            tag = self._tags.end if self._inside else self._tags.start
+            at = self._held.find(tag)
+            if at < 0:
+                kept = _overlap(self._held, tag)
+                found[self._inside] += self._say(self._held[: len(self._held) - kept])
+                self._held = self._held[len(self._held) - kept :]
+                break
+            found[self._inside] += self._say(self._held[:at])
+            self._held = self._held[at + len(tag) :]
+            if not self._inside and not self._fresh:
+                self._before = self._space
+            self._inside, self._begun, self._fresh, self._space = not self._inside, True, True, ""
+        return found[True], found[False]
+
+    def finish(self) -> tuple[str, str]:
+        """What was held back, where it ends."""
+        rest, self._held = self._held, ""
+        said = self._say(rest)
+        if self._inside:
+            return said, ""
+        return "", said + ("" if self._fresh and self._begun else self._space)
+
+    def _opening_is_known(self) -> bool:
+        """Whether it is clear that a text which begins inside doesn't open its thinking again."""
+        if self._unsure:
+            begin = self._held.lstrip()
+            if self._tags.start.startswith(begin) and begin != self._tags.start:
+                return False
+            self._unsure = False
+            self._held = self._held if not begin.startswith(self._tags.start) else begin[len(self._tags.start) :]
+        return True
+
+    def _say(self, text: str) -> str:
+        text = self._space + text
+        core = text.strip()
+        if not core:
+            self._space = text
+            return ""
+        lead = text[: len(text) - len(text.lstrip())]
+        self._space = text[len(text.rstrip()) :]
+        if self._fresh and self._begun:
+            said = self._said[self._inside]
+            lead = "" if not said else "\n" if self._inside else self._before or lead
+        self._fresh = False
+        self._said[self._inside] = True
+        return lead + core
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `tag`."""
+    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoned:
+    """What came of a gen that thinks. `kept` is what goes into the ledger of the sample that is picked, by sample."""
+
+    samples: tuple[SampleMeta, ...]
+    kept: tuple[tuple[Segment, ...], ...]
+    answers: tuple[Answer, ...]
+
+    @property
+    def usage(self) -> Usage:
+        """The counts of all requests."""
+        usage = self.answers[0].completed.usage
+        for answer in self.answers[1:]:
+            usage = add_usage(usage, answer.completed.usage)
+        return usage
+
+
+async def reason(backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, live: int | None) -> Reasoned:
+    """Perform a gen that thinks. The sample `live` is streamed as it comes."""
+    tags = expr.reasoning
+    assert tags is not None, "only asked for gens that think"
+    segments = segments_of(backend, entry)
+    before = "".join(segment.text for segment in segments[-2:]).rstrip()
+    opened = tags.opened or before.endswith(tags.start)
+    if not _in_two(expr) and not sampling.stop:
+        return await _in_one_request(backend, entry, sampling, tags, segments, opened=opened, live=live)
+    if sampling.n != 1:
+        raise ProgramMistake("A gen that is typed or has stops can't think for several samples; leave n out.")
+    if before.endswith(tags.end):  # the template, or the program, says that there is nothing to think about
+        answer = await _ask_answer(backend, entry, expr, sampling, segments)
+        return Reasoned((answer.samples[0].meta(),), (_ids(answer.samples[0]),), (answer,))
+    opening = () if before.endswith(tags.start) else (Text(f"{tags.start}\n", special=True),)
+    return await _in_two_requests(backend, entry, expr, sampling, (*segments, *opening), opening)
+
+
+async def _in_one_request(
+    backend: Backend,
+    entry: CallEntry,
+    sampling: SamplingParams,
+    tags: Reasoning,
+    segments: tuple[Segment, ...],
+    *,
+    opened: bool,
+    live: int | None,
+) -> Reasoned:
+    splitters = [Splitter(tags, inside=opened) for _ in range(sampling.n)]
+    parts: list[tuple[list[str], list[str]]] = [([], []) for _ in splitters]
+
+    def say(index: int, thought: str, answer: str) -> None:
+        parts[index][0].append(thought)
+        parts[index][1].append(answer)
+        if index == live:
+            entry.stream(thought, answer)
+
+    def put(delta: Delta) -> None:
+        if delta.index == live and tags.keep:
+            entry.pieces.put(delta.text)
+        say(delta.index, *splitters[delta.index].feed(delta.text))
+
+    answer = await ask(backend, entry, segments, sampling, None, put, messages_of(entry))
+    for index, splitter in enumerate(splitters):
+        say(index, *splitter.finish())
+    raw = [sample.meta() for sample in answer.samples]
+    metas = tuple(
+        replace(meta, text="".join(said), reasoning="".join(thoughts)) for meta, (thoughts, said) in zip(raw, parts, strict=True)
+    )
+    kept = tuple(
+        _ids(sample) if tags.keep else _answer_of(sample, meta.text) for sample, meta in zip(answer.samples, metas, strict=True)
+    )
+    return Reasoned(metas, kept, (answer,))
+
+
+def _ids(sample: Sample) -> tuple[Segment, ...]:
+    text = "".join(sample.texts)
+    if not text:
+        return ()
+    return (Ids(tuple(sample.tokens), text) if sample.tokens else Text(text),)
+
+
+def _answer_of(sample: Sample, answer: str) -> tuple[Segment, ...]:
+    """The answer alone: as the ids that the model made where it begins with a token, else as text."""
+    raw = "".join(sample.texts)
+    if not answer:
+        return ()
+    at, tokens = 0, 0
+    for characters, count in sample.sizes:
+        if raw[at:] == answer and sample.tokens[tokens:]:
+            return (Ids(tuple(sample.tokens[tokens:]), answer),)
+        at, tokens = at + characters, tokens + count
+    return (Text(answer),)
+
+
+async def _ask_answer(
+    backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, segments: Sequence[Segment]
+) -> Answer:
+    def put(delta: Delta) -> None:
+        entry.stream("", delta.text)
+        if expr.reasoning is not None and expr.reasoning.keep:
+            entry.pieces.put(delta.text)
+
+    return await ask(backend, entry, tuple(segments), sampling, expr.constraint, put)
+
+
+async def _in_two_requests(
+    backend: Backend,
+    entry: CallEntry,
+    expr: Gen,
+    sampling: SamplingParams,
+    segments: tuple[Segment, ...],
+    opening: tuple[Text, ...],
+) -> Reasoned:
+    tags = expr.reasoning
+    assert tags is not None, "only asked for gens that think"
+    splitter = Splitter(tags, inside=True)
+    thoughts: list[str] = []
+
+    def say(thought: str) -> None:
+        thoughts.append(thought)
+        entry.stream(thought, "")
+
+    def show(text: str) -> None:
+        if tags.keep:
+            entry.pieces.put(text)
+
+    def put(delta: Delta) -> None:
+        show(delta.text)
+        say(splitter.feed(delta.text)[0])
+
+    show("".join(text.text for text in opening))
+    free = msgspec.structs.replace(sampling, stop=(tags.end,), stop_token_ids=(), min_tokens=0)
+    first = await ask(backend, entry, segments, free, None, put)
+    say(splitter.finish()[0])
+    thought, sample = "".join(thoughts), first.samples[0]
+    left = None if sampling.max_tokens is None else sampling.max_tokens - len(sample.tokens)
+    if sample.meta().finish_reason != "stop" or (left is not None and left <= 0):
+        why = sample.meta().finish_reason
+        meta = replace(sample.meta(), text="", reasoning=thought, finish_reason="length" if why == "stop" else why, stop=None)
+        return Reasoned((meta,), ((*opening, *_ids(sample)) if tags.keep else (),), (first,))
+    closing = Text(f"{tags.end}\n\n", special=True)
+    show(closing.text)
+    rest = (
+        sampling
+        if left is None
+        else msgspec.structs.replace(sampling, max_tokens=left, min_tokens=min(sampling.min_tokens, left))
+    )
+    second = await _ask_answer(backend, entry, expr, rest, (*segments, *_ids(sample), closing))
+    said = _ids(second.samples[0])
+    kept = (*opening, *_ids(sample), closing, *said) if tags.keep else said
+    return Reasoned((replace(second.samples[0].meta(), reasoning=thought),), (kept,), (first, second))
