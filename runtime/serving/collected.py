@@ -54,7 +54,7 @@ class Collected:
             self.prompt_logprobs[call] = event.prompt_logprobs
         return None
 
-    def usage(self) -> Json:
+    def usage(self, reasoning_tokens: int = 0) -> Json:
         """OpenAI's usage object: exact for calls that completed, counted from what came for those that still run."""
         prompt = sum(len(call.prompt) for call in self.calls)
         cached = sum(usage.cached_tokens for usage in self.usages if usage)
@@ -67,5 +67,5 @@ class Collected:
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
         }

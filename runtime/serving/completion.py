@@ -13,7 +13,7 @@ from branchpoint.runtime.serving.answer import Answer, EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.constraints import constraint_of
 from branchpoint.runtime.serving.errors import bad_request, shown
-from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, salt_of, sampling_of
+from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, hints_of, salt_of, sampling_of
 from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.logprobs import completion_logprobs
@@ -62,6 +62,7 @@ async def answer_completion(gateway: Gateway, body: Json, headers: Mapping[str, 
     segments = prompts_of(fields.prompt)
     asked = constraint_of(fields)
     own = request_id("cmpl-", fields.own_id, headers)
+    space, hints = salt_of(fields.cache_salt), hints_of(fields.priority)
     calls, echoes, samplings = list[Call](), list[str](), dict[int, SamplingParams]()
     for place, segment in enumerate(segments):
         prompt = (await gateway.prepare([segment], heal=False, param="prompt", raw=True)).tokens
@@ -73,7 +74,7 @@ async def answer_completion(gateway: Gateway, body: Json, headers: Mapping[str, 
         sampling = samplings[limit]
         gateway.check_output(len(prompt), sampling, "prompt")
         call_id = own if len(segments) == 1 else f"{own}-{place}"
-        calls.append(Call(call_id, tuple(prompt), sampling, asked.constraint, namespace=salt_of(fields.cache_salt)))
+        calls.append(Call(call_id, tuple(prompt), sampling, asked.constraint, namespace=space, hints=hints))
         if fields.echo:
             echoes.append(
                 segment.text if isinstance(segment, Text) else loaded.tokenizer.decode(segment.tokens, skip_special=False)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.wire import Json
@@ -19,6 +20,7 @@ __all__ = [
     "SamplingFields",
     "StreamOptions",
     "bias_of",
+    "hints_of",
     "salt_of",
     "sampling_of",
     "stop_ids_of",
@@ -49,7 +51,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "stream_interval": (1,),
     "vllm_xargs": ({},),
     "kv_transfer_params": (),
-    "priority": (0,),
     "service_tier": ("auto", "default"),
     "logits_processors": ([],),
     "stop_regex": ([], ""),
@@ -68,6 +69,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
 MAX_TEMPERATURE = 2.0
 MAX_SALT = 128
 MAX_IDS = 2**18
+MAX_PRIORITY = 1000
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +121,7 @@ class SamplingFields(ConstraintFields, frozen=True, kw_only=True):
     request_id: str | None = None
     rid: str | None = None
     cache_salt: str | None = None
+    priority: int | None = None
 
     @property
     def own_id(self) -> str | None:
@@ -140,6 +143,13 @@ def salt_of(cache_salt: str | None) -> str:
     if not 0 < len(cache_salt) <= MAX_SALT or not cache_salt.isprintable():
         raise bad_request(f"cache_salt must have 1 to {MAX_SALT} printable characters.", "cache_salt")
     return cache_salt
+
+
+def hints_of(priority: int | None) -> Hints:
+    """A request's `priority` as vLLM means it: lower ones go first. Raises InvalidRequest."""
+    if priority is not None and abs(priority) > MAX_PRIORITY:
+        raise bad_request(f"priority must be in [-{MAX_PRIORITY}, {MAX_PRIORITY}], got {str(priority)[:40]}.", "priority")
+    return Hints(priority=-(priority or 0))
 
 
 def bias_of(logit_bias: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:

@@ -14,7 +14,7 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.completion import prompts_of
 from branchpoint.runtime.serving.constraints import Asked
 from branchpoint.runtime.serving.errors import bad_request, named
-from branchpoint.runtime.serving.fields import REFUSED, salt_of
+from branchpoint.runtime.serving.fields import REFUSED, hints_of, salt_of
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.generate_view import EventsView, GenerateView
 from branchpoint.runtime.serving.native_sampling import SCORED, Wanted, wanted_of
@@ -68,6 +68,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     rid: str | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
+    priority: int | None = None
 
 
 async def answer_generate(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:
@@ -79,6 +80,9 @@ async def answer_generate(gateway: Gateway, body: Json, headers: Mapping[str, st
         with named(one.params):
             one.sampling.check_against(gateway.loaded.info.vocabulary_size)
     namespace = salt_of(fields.cache_salt if fields.cache_salt is not None else fields.extra_key)
+    hints = fields.hints
+    if fields.priority is not None:
+        hints = msgspec.structs.replace(hints, priority=-hints_of(fields.priority).priority)  # SGLang: higher ones go first
     own = request_id("", fields.rid, headers)
     calls = list[Call]()
     for place, (segments, one) in enumerate(zip(prompts, wanted, strict=True)):
@@ -90,7 +94,7 @@ async def answer_generate(gateway: Gateway, body: Json, headers: Mapping[str, st
                 options = msgspec.structs.replace(options, max_tokens=usual)
             gateway.check_output(len(prompt.tokens), options, source)
         call_id = own if len(prompts) == 1 else f"{own}-{place}"
-        calls.append(Call(call_id, tuple(prompt.tokens), options, one.constraint, prompt.heal, namespace, fields.hints))
+        calls.append(Call(call_id, tuple(prompt.tokens), options, one.constraint, prompt.heal, namespace, hints))
     if fields.events and (not fields.stream or len(calls) > 1):
         raise bad_request("events needs stream to be true and a single prompt.", "events")
     ready = tuple(calls)

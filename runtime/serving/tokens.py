@@ -3,7 +3,7 @@
 import msgspec
 
 from branchpoint.runtime.messages import Segment, Text
-from branchpoint.runtime.serving.chat import template_messages
+from branchpoint.runtime.serving.chat_messages import template_messages
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.limits import check_ids

@@ -39,7 +39,7 @@ INFO = ModelInfo(
 
 
 class FakeEngine:
-    """Answers `abc…` at once, a token a delta; holds calls back while `hold`; fails with `failure` (after `late` deltas)."""
+    """Answers `say`, or `abc…`, at once, a token a delta; holds calls back while `hold`; fails with `failure` (after `late`)."""
 
     def __init__(self) -> None:
         self.info = INFO
@@ -50,6 +50,7 @@ class FakeEngine:
         self.hold = False
         self.failure: tuple[str, str] | None = None
         self.late = 0
+        self.say = ""
         self.held: list[tuple[Call | ScoreCall, Callable[[Event], None]]] = []
         self.flushed = 0
         self.closed = False
@@ -70,6 +71,9 @@ class FakeEngine:
             on_event(Scored(call.id, logprobs, Usage(prompt_tokens=len(call.prompt))))
             return
         sampling = call.sampling
+        if self.say:
+            self.speak(call, on_event)
+            return
         count = 3 if sampling.max_tokens is None else min(sampling.max_tokens, 26)
         for index in range(sampling.n):
             for place in range(count):
@@ -89,6 +93,16 @@ class FakeEngine:
             )
         usage = Usage(prompt_tokens=len(call.prompt), cached_tokens=1, completion_tokens=count * sampling.n)
         on_event(Completed(call.id, usage, before))
+
+    def speak(self, call: Call, on_event: Callable[[Event], None]) -> None:
+        """`say` as the output of each sample, cut at max_tokens characters."""
+        said = self.say[: call.sampling.max_tokens]
+        for index in range(call.sampling.n):
+            for char in said:
+                on_event(Delta(call.id, index, char, (min(ord(char), VOCABULARY - 1),)))
+            reason = "stop" if len(said) == len(self.say) else "length"
+            on_event(SampleFinished(call.id, index, reason, completion_tokens=len(said)))
+        on_event(Completed(call.id, Usage(prompt_tokens=len(call.prompt), completion_tokens=len(said) * call.sampling.n)))
 
     def release(self) -> None:
         self.hold = False

@@ -2,16 +2,18 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import httpx
+import msgspec
 from starlette.types import ASGIApp
 
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
+from branchpoint.runtime.tokenizer_files import from_bytes
 from tests.runtime.serving_fake import EOS, VOCABULARY, FakeEngine
 
 __all__ = ["BASE", "BOTH", "Site", "open_site", "refusal", "tokenizer"]
@@ -42,17 +44,23 @@ class Site:
 
 
 @cache
-def tokenizer() -> Tokenizer:
-    """One of bytes; ids from 256 on are made-up words."""
-    return load_tokenizer(None, VOCABULARY, (EOS,))
+def tokenizer(template: str | None = None) -> Tokenizer:
+    """One of bytes; ids from 256 on are made-up words. `template` is its chat template, instead of a plain one."""
+    if template is None:
+        return load_tokenizer(None, VOCABULARY, (EOS,))
+    return Tokenizer(replace(from_bytes(VOCABULARY, (EOS,)), chat_template=template), VOCABULARY, (EOS,))
 
 
 @asynccontextmanager
-async def open_site(*, loaded: bool = True, **options: object) -> AsyncIterator[Site]:
+async def open_site(
+    *, loaded: bool = True, template: str | None = None, context: int | None = None, **options: object
+) -> AsyncIterator[Site]:
     asked = ServerOptions(**options)
     gateway, engine = Gateway(asked), FakeEngine()
+    if context is not None:
+        engine.info = msgspec.structs.replace(engine.info, context_length=context, num_pages=context)
     if loaded:
-        gateway.attach(Loaded(engine, tokenizer(), ("fake", "alias"), 8))
+        gateway.attach(Loaded(engine, tokenizer(template), ("fake", "alias"), 8))
     app = build_app(gateway, asked)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:

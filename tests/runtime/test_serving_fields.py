@@ -13,10 +13,16 @@ from branchpoint.runtime.serving.native_sampling import SAMPLING_RULES, NativeSa
 from branchpoint.runtime.serving.wire import Rules
 from tests.runtime.serving_site import Site, open_site
 
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{{ mood }}{{ reasoning_effort }}{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}\nassistant: {% endif %}{# it thinks: <think> #}"
+)
+
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    async with open_site() as ready:
+    async with open_site(template=TEMPLATE, context=4096) as ready:
         yield ready
 
 
@@ -47,6 +53,7 @@ SHARED: dict[str, tuple[dict[str, object], Seen]] = {
     "request_id": ({"request_id": "mine"}, lambda call, text: '"mine"' in text),
     "rid": ({"rid": "mine"}, lambda call, text: '"mine"' in text),
     "cache_salt": ({"cache_salt": "salt"}, lambda call, text: call.namespace == "salt"),
+    "priority": ({"priority": 2}, lambda call, text: call.hints.priority == -2),
     "response_format": ({"response_format": {"type": "json_object"}}, lambda call, text: call.constraint is not None),
     "structured_outputs": ({"structured_outputs": {"regex": "a"}}, lambda call, text: call.constraint is not None),
     "regex": ({"regex": "a"}, lambda call, text: call.constraint is not None),
@@ -57,7 +64,22 @@ SHARED: dict[str, tuple[dict[str, object], Seen]] = {
     "guided_choice": ({"guided_choice": ["a"]}, lambda call, text: call.constraint is not None),
     "guided_grammar": ({"guided_grammar": "a"}, lambda call, text: call.constraint is not None),
 }
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"properties": {"q": {"type": "string"}}}}}
 CHAT = SHARED | {
+    "tools": ({"tools": [TOOL]}, lambda call, text: b'"find"' in bytes(call.prompt)),
+    "tool_choice": ({"tools": [TOOL], "tool_choice": "required"}, lambda call, text: call.constraint is not None),
+    "parallel_tool_calls": (
+        {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+        lambda call, text: call.constraint is not None and "maxItems" not in call.constraint.schema,
+    ),
+    "continue_final_message": (
+        {"continue_final_message": True, "messages": [{"role": "assistant", "content": "QQ"}]},
+        lambda call, text: bytes(call.prompt).endswith(b"QQ"),
+    ),
+    "chat_template_kwargs": ({"chat_template_kwargs": {"mood": "QQ"}}, lambda call, text: b"QQ" in bytes(call.prompt)),
+    "reasoning_effort": ({"reasoning_effort": "low"}, lambda call, text: b"low" in bytes(call.prompt)),
+    "separate_reasoning": ({"separate_reasoning": False}, lambda call, text: '"content":"<think>' in text),
+    "include_reasoning": ({"include_reasoning": False}, lambda call, text: '"reasoning"' not in text),
     "messages": ({"messages": [{"role": "user", "content": "QQ"}]}, lambda call, text: b"QQ" in bytes(call.prompt)),
     "max_completion_tokens": ({"max_completion_tokens": 2}, lambda call, text: call.sampling.max_tokens == 2),
     "logprobs": ({"logprobs": True}, lambda call, text: call.sampling.logprobs == 0),
@@ -93,6 +115,7 @@ GENERATE: dict[str, tuple[dict[str, object], Seen]] = {
     "rid": ({"rid": "mine"}, lambda call, text: '"mine"' in text),
     "extra_key": ({"extra_key": "salt"}, lambda call, text: call.namespace == "salt"),
     "cache_salt": ({"cache_salt": "salt"}, lambda call, text: call.namespace == "salt"),
+    "priority": ({"priority": 2}, lambda call, text: call.hints.priority == 2),
 }
 NATIVE: dict[str, tuple[object, Seen]] = {
     "max_new_tokens": (2, lambda call, text: call.sampling.max_tokens == 2),
@@ -117,13 +140,14 @@ NATIVE: dict[str, tuple[object, Seen]] = {
     "ebnf": ("a", lambda call, text: call.constraint is not None),
 }
 ROUTES = {
-    "/v1/chat/completions": ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}, CHAT, ChatRequest, CHAT_RULES),
+    "/v1/chat/completions": ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50}, CHAT, ChatRequest, CHAT_RULES),
     "/v1/completions": ({"prompt": "hi", "max_tokens": 5}, COMPLETION, CompletionRequest, COMPLETION_RULES),
     "/generate": ({"text": "hi"}, GENERATE, GenerateRequest, GENERATE_RULES),
 }
 
 
 async def seen(site: Site, path: str, body: dict[str, object]) -> tuple[Call, str]:
+    site.engine.say = "<think>w</think>abcde" if path.startswith("/v1/chat") else ""
     response = await site.post(path, **body)
     assert response.status_code == 200, response.text
     call = site.engine.calls[-1]
