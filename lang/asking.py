@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from branchpoint.runtime.messages import (
 )
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Answer", "Sample", "add_usage", "ask", "hints_of", "messages_of", "segments_of"]
+__all__ = ["Answer", "Performed", "Sample", "add_usage", "ask", "hints_of", "ids_of", "messages_of", "segments_of"]
 
 
 @dataclass(slots=True)
@@ -70,6 +71,29 @@ class Answer:
     request: GenerateRequest
     samples: tuple[Sample, ...]
     completed: Completed
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """What came of a gen, by sample: what is known of each, and what it puts into the ledger. `answers` are its requests'."""
+
+    samples: tuple[SampleMeta, ...]
+    kept: tuple[tuple[Segment, ...], ...]
+    answers: tuple[Answer, ...]
+
+    @property
+    def usage(self) -> Usage:
+        """The counts of all requests."""
+        return functools.reduce(add_usage, (answer.completed.usage for answer in self.answers))
+
+
+def ids_of(sample: Sample) -> tuple[Segment, ...]:
+    """What a sample puts into the ledger."""
+    text = "".join(sample.texts)
+    # ids without text say nothing; they may be the end of the constant, made again to heal the seam
+    if not text:
+        return ()
+    return (Ids(tuple(sample.tokens), text) if sample.tokens else Text(text),)
 
 
 async def ask(

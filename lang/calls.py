@@ -6,13 +6,14 @@ Everything that can be checked without a model is checked here, on the line that
 import builtins
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Unpack
+from typing import Literal, Unpack, overload
 
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.lang.choices import ChoicesMethod, ScoredOption, method_of
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.expr import ExprLike, Gen, Join, RoleBegin, RoleEnd, Select, role
 from branchpoint.lang.options import Pick, SamplingOptions, merge, sampling_params
+from branchpoint.lang.tools import Tool, tool_of, tool_use
 from branchpoint.lang.types import output_type
 from branchpoint.runtime.errors import InvalidRequest
 
@@ -57,6 +58,8 @@ def gen(
     choices: Sequence[str] | None = None,
     method: Literal["score", "mask"] = "score",
     choices_method: Method = "total",
+    tools: Iterable[Tool | Callable[..., object]] | None = None,
+    tool_choice: str = "auto",
     pick: Pick = 0,
     **options: Unpack[SamplingOptions],
 ) -> Gen | Select:
@@ -65,20 +68,23 @@ def gen(
     `type` is the type of the value (int, a pydantic model, list[str], a Literal, a pattern made by `regex(...)`, …), or a
     number: `max_tokens`. `dtype` is another name of it. Without `max_tokens` the text ends at a stop, at the model's end token or
     at the context's end. `regex` and `ebnf` hold the text to a pattern, `json_schema` to a JSON value, which is then the text.
-    `choices` makes it a `select`; with `method="mask"` it is decoded freely, held to the choices. `n` samples give a list; the
-    state goes on from the one that `pick` names. Raises ProgramMistake and InvalidRequest at once.
+    `tools` are functions that the model may call, by `tool_choice` ("auto", "required", "none" or one's name): the value is then
+    a `ToolCall`, else the text. `choices` makes it a `select`; with `method="mask"` it is decoded freely, held to the choices.
+    `n` samples give a list; the state goes on from the one that `pick` names. Raises ProgramMistake and InvalidRequest at once.
     """
     if isinstance(type, int) and not isinstance(type, bool):
         options, type = merge({"max_tokens": type}, options), None
-    asked = [type, dtype, regex, ebnf, json_schema, choices]
+    asked = [type, dtype, regex, ebnf, json_schema, choices, tools]
     if sum(given is not None for given in asked) > 1:
-        raise ProgramMistake("gen takes one of a type, dtype, regex, ebnf, json_schema and choices, got several.")
+        raise ProgramMistake("gen takes one of a type, dtype, regex, ebnf, json_schema, choices and tools, got several.")
     if choices is not None and method != "mask":
         if idle := options.keys() - {"temperature", "seed"}:
             raise ProgramMistake(f"gen with choices takes no {', '.join(sorted(idle))}; it scores them. Or give method='mask'.")
         temperature = options.get("temperature", 0.0)
         return select(name, choices, temperature, choices_method=choices_method, seed=options.get("seed"))
     sampling_params(options)
+    if tools is not None and (use := tool_use(tools, tool_choice)) is not None:
+        return Gen(_checked(name), use.output, None, merge(options), pick, tools=use)
     output = output_type(type if type is not None else dtype) if type is not None or dtype is not None else None
     constraint = output.constraint if output is not None else _constraint(regex, ebnf, json_schema, choices)
     return Gen(_checked(name), output, constraint, merge(options), pick)
@@ -182,9 +188,13 @@ def assistant(expression: ExprLike) -> Join:
     return role("assistant", expression)
 
 
-def tool(expression: ExprLike) -> Join:
-    """A tool's answer."""
-    return role("tool", expression)
+@overload
+def tool(expression: ExprLike) -> Join: ...
+@overload
+def tool(expression: Callable[..., object]) -> Tool: ...
+def tool(expression: ExprLike | Callable[..., object]) -> Join | Tool:
+    """A tool's answer; or, of a typed function (as a decorator, too), a `Tool` that a model may call."""
+    return tool_of(expression) if callable(expression) else role("tool", expression)
 
 
 def system_begin() -> RoleBegin:

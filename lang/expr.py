@@ -10,6 +10,7 @@ from branchpoint.constrained.spec import Constraint
 from branchpoint.lang.choices import ChoicesMethod
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.options import Pick, SamplingOptions
+from branchpoint.lang.tools import ToolUse
 from branchpoint.lang.types import OutputType
 
 __all__ = [
@@ -76,7 +77,7 @@ class Reasoning:
 class Gen(Expr):
     """Generate. `output` turns the text into the value (None: the text itself); `constraint` is what the output is held to.
 
-    `reasoning` tells the thinking before it apart, where it isn't None.
+    `reasoning` tells the thinking before it apart, and `tools` may be called, where they aren't None.
     """
 
     name: str | None
@@ -85,6 +86,17 @@ class Gen(Expr):
     options: SamplingOptions = field(default_factory=SamplingOptions)
     pick: Pick = 0
     reasoning: Reasoning | None = None
+    tools: ToolUse | None = None
+
+    @property
+    def held_to(self) -> Constraint | None:
+        """The constraint that a backend must know for it."""
+        return self.constraint if self.tools is None else self.tools.call.constraint
+
+    @property
+    def staged(self) -> bool:
+        """Whether more than one request may be needed for it."""
+        return self.reasoning is not None or self.tools is not None
 
     def __hash__(self) -> int:
         return id(self)

@@ -4,21 +4,20 @@ An answer in plain text is asked for together with its thinking, in one request.
 asked for in two: what is asked of the answer holds for the answer only. `request.py` calls `reason`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
-from branchpoint.lang.asking import Answer, Sample, add_usage, ask, messages_of, segments_of
+from branchpoint.lang.asking import Performed, Sample, ask, ids_of, messages_of, segments_of
 from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.calling import call_tools
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.expr import Expr, ExprLike, Gen, Join, Reasoning, flatten
-from branchpoint.lang.result import SampleMeta
 from branchpoint.lang.variables import CallEntry
-from branchpoint.runtime.messages import Delta, Ids, Segment, Text, Usage
+from branchpoint.runtime.messages import Delta, Ids, Segment, Text
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Reasoned", "Splitter", "reason", "separate_reasoning"]
+__all__ = ["Splitter", "reason", "separate_reasoning"]
 
 _THINK = Reasoning("<think>", "</think>")
 _MODELS = {
@@ -63,7 +62,7 @@ def separate_reasoning(
 
 def _in_two(expr: Gen) -> bool:
     options = expr.options
-    return expr.constraint is not None or bool(options.get("stop") or options.get("stop_token_ids"))
+    return expr.constraint is not None or expr.tools is not None or bool(options.get("stop") or options.get("stop_token_ids"))
 
 
 class Splitter:
@@ -141,24 +140,7 @@ def _overlap(text: str, tag: str) -> int:
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoned:
-    """What came of a gen that thinks. `kept` is what goes into the ledger of the sample that is picked, by sample."""
-
-    samples: tuple[SampleMeta, ...]
-    kept: tuple[tuple[Segment, ...], ...]
-    answers: tuple[Answer, ...]
-
-    @property
-    def usage(self) -> Usage:
-        """The counts of all requests."""
-        usage = self.answers[0].completed.usage
-        for answer in self.answers[1:]:
-            usage = add_usage(usage, answer.completed.usage)
-        return usage
-
-
-async def reason(backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, live: int | None) -> Reasoned:
+async def reason(backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, live: int | None) -> Performed:
     """Perform a gen that thinks. The sample `live` is streamed as it comes."""
     tags = expr.reasoning
     assert tags is not None, "only asked for gens that think"
@@ -170,8 +152,7 @@ async def reason(backend: Backend, entry: CallEntry, expr: Gen, sampling: Sampli
     if sampling.n != 1:
         raise ProgramMistake("A gen that is typed or has stops can't think for several samples; leave n out.")
     if before.endswith(tags.end):  # the template, or the program, says that there is nothing to think about
-        answer = await _ask_answer(backend, entry, expr, sampling, segments)
-        return Reasoned((answer.samples[0].meta(),), (_ids(answer.samples[0]),), (answer,))
+        return await _answer(backend, entry, expr, sampling, segments)
     opening = () if before.endswith(tags.start) else (Text(f"{tags.start}\n", special=True),)
     return await _in_two_requests(backend, entry, expr, sampling, (*segments, *opening), opening)
 
@@ -185,7 +166,7 @@ async def _in_one_request(
     *,
     opened: bool,
     live: int | None,
-) -> Reasoned:
+) -> Performed:
     splitters = [Splitter(tags, inside=opened) for _ in range(sampling.n)]
     parts: list[tuple[list[str], list[str]]] = [([], []) for _ in splitters]
 
@@ -208,16 +189,9 @@ async def _in_one_request(
         replace(meta, text="".join(said), reasoning="".join(thoughts)) for meta, (thoughts, said) in zip(raw, parts, strict=True)
     )
     kept = tuple(
-        _ids(sample) if tags.keep else _answer_of(sample, meta.text) for sample, meta in zip(answer.samples, metas, strict=True)
+        ids_of(sample) if tags.keep else _answer_of(sample, meta.text) for sample, meta in zip(answer.samples, metas, strict=True)
     )
-    return Reasoned(metas, kept, (answer,))
-
-
-def _ids(sample: Sample) -> tuple[Segment, ...]:
-    text = "".join(sample.texts)
-    if not text:
-        return ()
-    return (Ids(tuple(sample.tokens), text) if sample.tokens else Text(text),)
+    return Performed(metas, kept, (answer,))
 
 
 def _answer_of(sample: Sample, answer: str) -> tuple[Segment, ...]:
@@ -233,15 +207,14 @@ def _answer_of(sample: Sample, answer: str) -> tuple[Segment, ...]:
     return (Text(answer),)
 
 
-async def _ask_answer(
-    backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, segments: Sequence[Segment]
-) -> Answer:
-    def put(delta: Delta) -> None:
-        entry.stream("", delta.text)
-        if expr.reasoning is not None and expr.reasoning.keep:
-            entry.pieces.put(delta.text)
-
-    return await ask(backend, entry, tuple(segments), sampling, expr.constraint, put)
+async def _answer(
+    backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, segments: tuple[Segment, ...]
+) -> Performed:
+    """What comes after the thinking."""
+    if expr.tools is not None:
+        return await call_tools(backend, entry, expr, sampling, segments)
+    answer = await ask(backend, entry, segments, sampling, expr.constraint, lambda delta: entry.say(delta.text))
+    return Performed((answer.samples[0].meta(),), (ids_of(answer.samples[0]),), (answer,))
 
 
 async def _in_two_requests(
@@ -251,7 +224,7 @@ async def _in_two_requests(
     sampling: SamplingParams,
     segments: tuple[Segment, ...],
     opening: tuple[Text, ...],
-) -> Reasoned:
+) -> Performed:
     tags = expr.reasoning
     assert tags is not None, "only asked for gens that think"
     splitter = Splitter(tags, inside=True)
@@ -278,15 +251,11 @@ async def _in_two_requests(
     if sample.meta().finish_reason != "stop" or (left is not None and left <= 0):
         why = sample.meta().finish_reason
         meta = replace(sample.meta(), text="", reasoning=thought, finish_reason="length" if why == "stop" else why, stop=None)
-        return Reasoned((meta,), ((*opening, *_ids(sample)) if tags.keep else (),), (first,))
+        return Performed((meta,), ((*opening, *ids_of(sample)) if tags.keep else (),), (first,))
     closing = Text(f"{tags.end}\n\n", special=True)
     show(closing.text)
-    rest = (
-        sampling
-        if left is None
-        else msgspec.structs.replace(sampling, max_tokens=left, min_tokens=min(sampling.min_tokens, left))
-    )
-    second = await _ask_answer(backend, entry, expr, rest, (*segments, *_ids(sample), closing))
-    said = _ids(second.samples[0])
-    kept = (*opening, *_ids(sample), closing, *said) if tags.keep else said
-    return Reasoned((replace(second.samples[0].meta(), reasoning=thought),), (kept,), (first, second))
+    if left is not None:
+        sampling = msgspec.structs.replace(sampling, max_tokens=left, min_tokens=min(sampling.min_tokens, left))
+    second = await _answer(backend, entry, expr, sampling, (*segments, *ids_of(sample), closing))
+    kept = (*opening, *ids_of(sample), closing, *second.kept[0]) if tags.keep else second.kept[0]
+    return Performed((replace(second.samples[0], reasoning=thought),), (kept,), (first, *second.answers))

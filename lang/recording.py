@@ -115,8 +115,8 @@ def record(context: RunContext) -> RecordedRun:
 
 
 def _calls(entry: CallEntry) -> list[Call]:
-    """The requests of a call: one, none where it was never made, since one before it failed, or two where it thought first."""
-    if isinstance(entry.expr, Gen) and entry.expr.reasoning is not None and entry.failure is None:
+    """The requests of a call: none where it was never made, several where it thought first or called a tool."""
+    if isinstance(entry.expr, Gen) and entry.expr.staged and entry.failure is None:
         return [_asked(entry, answer) for answer in entry.answers]
     call = _call(entry)
     return [call] if call is not None else []

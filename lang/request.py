@@ -9,17 +9,18 @@ import time
 from dataclasses import replace
 
 from branchpoint.constrained.spec import Constraint
-from branchpoint.lang.asking import add_usage, ask, hints_of, messages_of, segments_of
+from branchpoint.lang.asking import Performed, add_usage, ask, hints_of, ids_of, messages_of, segments_of
 from branchpoint.lang.backends.base import Backend, ScoreRequest
+from branchpoint.lang.calling import call_tools
 from branchpoint.lang.choices import Decision, ScoredOption, decide
 from branchpoint.lang.errors import BackendError, NotSupported, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.masked import written
 from branchpoint.lang.options import derive_seed, merge, sampling_params
-from branchpoint.lang.reasoning import Reasoned, reason
+from branchpoint.lang.reasoning import reason
 from branchpoint.lang.result import Meta, OptionMeta, SampleMeta
 from branchpoint.lang.variables import CallEntry
-from branchpoint.runtime.messages import Delta, Ids, Scored, Text
+from branchpoint.runtime.messages import Delta, Scored, Text
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["generate", "select"]
@@ -31,12 +32,14 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     sampling = sampling_params(merge(context.options, expr.options))
     seed = sampling.seed if sampling.seed is not None else _seed(entry)
     sampling = sampling_params(merge(context.options, expr.options, {"seed": seed}))
-    _check(backend, expr.constraint, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
+    _check(backend, expr.held_to, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
     live = expr.pick if isinstance(expr.pick, int) else None
     if live is not None and not 0 <= live < sampling.n:
         raise ProgramMistake(f"pick must be in [0, {sampling.n}), got {live}.")
     if expr.reasoning is not None:
         done = await reason(backend, entry, expr, sampling, live)
+    elif expr.tools is not None:
+        done = await call_tools(backend, entry, expr, sampling, segments_of(backend, entry))
     else:
         done = await _plain(backend, entry, expr, sampling, live)
     picked = live if live is not None else _picked(expr, done.samples)
@@ -61,7 +64,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     )
 
 
-async def _plain(backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, live: int | None) -> Reasoned:
+async def _plain(backend: Backend, entry: CallEntry, expr: Gen, sampling: SamplingParams, live: int | None) -> Performed:
     def put(delta: Delta) -> None:
         if delta.index == live:
             entry.pieces.put(delta.text)
@@ -69,9 +72,8 @@ async def _plain(backend: Backend, entry: CallEntry, expr: Gen, sampling: Sampli
     segments, messages = segments_of(backend, entry), messages_of(entry)
     answer = await ask(backend, entry, segments, sampling, expr.constraint, put, messages)
     metas = tuple(sample.meta() for sample in answer.samples)
-    # ids without text say nothing; they may be the end of the constant, made again to heal the seam
-    kept = tuple(((Ids(meta.tokens, meta.text) if meta.tokens else Text(meta.text)),) if meta.text else () for meta in metas)
-    return Reasoned(metas, kept, (answer,))
+    kept = tuple(map(ids_of, answer.samples))
+    return Performed(metas, kept, (answer,))
 
 
 def _picked(expr: Gen, metas: tuple[SampleMeta, ...]) -> int:

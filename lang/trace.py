@@ -137,8 +137,8 @@ class TraceState(State):
             case Gen():
                 if not isinstance(leaf.pick, int):
                     trace.placeholders.refuse("it picks a sample by a function")
-                if leaf.reasoning is not None:
-                    trace.placeholders.refuse("it tells thinking apart from the answer")
+                if leaf.staged:
+                    trace.placeholders.refuse("it tells thinking apart from the answer, or offers tools")
                 kind, options = _kind(leaf.output), merge(leaf.options)
                 node = op.Gen(name=leaf.name, kind=kind, constraint=leaf.constraint, options=options, pick=leaf.pick, **here)  # type: ignore[arg-type]  # as above
                 self._check_plain(msgspec.json.encode(node).decode())

@@ -12,6 +12,7 @@ from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.ledger import Entry, Pending, Place
 from branchpoint.lang.result import Meta, SampleMeta
 from branchpoint.lang.stream import Replay
+from branchpoint.lang.tools import OPEN
 
 if TYPE_CHECKING:
     from branchpoint.lang.asking import Answer
@@ -84,6 +85,12 @@ class CallEntry(Pending):
         if said:
             self.said.put(said)
 
+    def say(self, text: str) -> None:
+        """Pass on a piece of the answer that goes into the ledger; an empty one is left out."""
+        self.stream("", text)
+        if text and self.said is not self.pieces:
+            self.pieces.put(text)
+
     def show(self, sample: SampleMeta, text: str) -> None:
         """Pass on a whole sample, of which `text` goes into the ledger."""
         if self.thoughts is not None:
@@ -121,7 +128,8 @@ class CallEntry(Pending):
         return list(self._values) if len(self._values) > 1 else self._values[0]
 
     def _value(self, expr: Gen, sample: SampleMeta) -> object:
-        if expr.constraint is not None and sample.finish_reason != "stop":
+        held = expr.constraint is not None or (expr.tools is not None and OPEN in sample.text)
+        if held and sample.finish_reason != "stop":
             raise Incomplete(
                 f"{self.label} ({self.origin}) was cut (finish reason {sample.finish_reason!r}) before its value was whole; "
                 f"allow more max_tokens. So far: {sample.text[:200]!r}",
