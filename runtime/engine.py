@@ -265,7 +265,7 @@ class Engine:
 
 
 def _delta(sequence: Sequence, piece: Piece) -> Delta:
-    return Delta(sequence.call_id, sequence.index, piece.text, piece.tokens, piece.logprobs)
+    return Delta(sequence.call_id, sequence.index, piece.text, piece.tokens, piece.logprobs, piece.forced)
 
 
 def _failure(call_id: str, error: BaseException) -> Failed:

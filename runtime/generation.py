@@ -186,11 +186,11 @@ class Generation:
 
     def _push_forced(self, token: int, row: RowResult | None) -> Finish | None:
         self.forced += self._pushed >= self._repeated
-        return self._push(token, self._table.logprob(token, row.known, row.top) if row else None)
+        return self._push(token, self._table.logprob(token, row.known, row.top) if row else None, forced=True)
 
-    def _push(self, token: int, logprob: TokenLogprob | None) -> Finish | None:
+    def _push(self, token: int, logprob: TokenLogprob | None, *, forced: bool = False) -> Finish | None:
         self._pushed += 1
-        hit = self._output.push(token, logprob)
+        hit = self._output.push(token, logprob, forced=forced)
         return Finish("stop", hit.stop) if hit else None
 
     def _close(self) -> None:

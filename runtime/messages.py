@@ -126,13 +126,17 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta"):
-    """New output of sample `index`: final text (never taken back) and the tokens that became certain with it."""
+    """New output of sample `index`: final text (never taken back) and the tokens that became certain with it.
+
+    `forced` are the stretches of `text`, from one character up to another, that the grammar left no choice about.
+    """
 
     id: str
     index: int
     text: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    forced: tuple[tuple[int, int], ...] = ()
 
 
 class SampleFinished(msgspec.Struct, frozen=True, tag="sample"):

@@ -26,11 +26,15 @@ class StopHit:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Output that became final: text, the tokens that end within it, and their log-probabilities where they were given."""
+    """Output that became final: text, the tokens that end within it, and their log-probabilities where they were given.
+
+    `forced` are the stretches of the text, from one character up to another, that forced tokens gave.
+    """
 
     text: str = ""
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    forced: tuple[tuple[int, int], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.text or self.tokens)
@@ -56,6 +60,7 @@ class SampleOutput:
         self._tokens: list[int] = []
         self._ends: list[int] = []  # for each token, the byte of the output at which it ends
         self._logprobs: list[TokenLogprob | None] = []
+        self._forced = set[int]()  # places of the tokens that the grammar left no choice about
         self._pending = bytearray()  # bytes [taken, total) of the output
         self._total = 0
         self._taken = 0
@@ -63,7 +68,7 @@ class SampleOutput:
         self.hit: StopHit | None = None
         self._limit: int | None = None  # byte at which the output ends, once a stop fired
 
-    def push(self, token: int, logprob: TokenLogprob | None = None) -> StopHit | None:
+    def push(self, token: int, logprob: TokenLogprob | None = None, *, forced: bool = False) -> StopHit | None:
         """Append a token; the stop that it completes, if any. Nothing may be pushed after a stop or `finish`."""
         assert self._limit is None, "a token was pushed after the end of the output"
         data = self._token_bytes(token)
@@ -74,6 +79,8 @@ class SampleOutput:
             swallowed = min(self._to_swallow, len(data))
             self._to_swallow -= swallowed
             data = data[swallowed:]
+        if forced:
+            self._forced.add(len(self._tokens))
         self._tokens.append(token)
         self._logprobs.append(logprob)
         self._append(data)
@@ -121,12 +128,27 @@ class SampleOutput:
         return self.hit
 
     def _release(self, end: int, *, last: bool) -> Piece:
-        text = self._detokenizer.push(bytes(self._pending[: end - self._taken]))
+        first, self._taken_tokens = self._taken_tokens, bisect_right(self._ends, end)
+        text, forced = self._decode(first, end)
         if last:
             text += self._detokenizer.flush()
         del self._pending[: end - self._taken]
         self._taken = end
-        first, self._taken_tokens = self._taken_tokens, bisect_right(self._ends, end)
         span = slice(first, self._taken_tokens)
         logprobs = tuple(entry for entry in self._logprobs[span] if entry is not None)
-        return Piece(text, tuple(self._tokens[span]), logprobs)
+        return Piece(text, tuple(self._tokens[span]), logprobs, forced)
+
+    def _decode(self, first: int, end: int) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """The text up to byte `end`, to which the tokens from `first` on add, and its forced stretches."""
+        data = bytes(self._pending[: end - self._taken])
+        if not any(place in self._forced for place in range(first, len(self._tokens))):
+            return self._detokenizer.push(data), ()
+        text, at, forced = "", 0, list[tuple[int, int]]()
+        for place in range(first, len(self._tokens)):
+            until = min(self._ends[place], end) - self._taken
+            start, text, at = len(text), text + self._detokenizer.push(data[at:until]), until
+            if place in self._forced and len(text) > start:
+                if forced and forced[-1][1] == start:
+                    start = forced.pop()[0]
+                forced.append((start, len(text)))
+        return text, tuple(forced)

@@ -156,3 +156,15 @@ def test_a_scanner_holds_no_more_than_a_stops_beginning() -> None:
         assert scanner.safe == max(0, count - 2)
     match = scanner.feed(b"b")
     assert match is not None and (match.start, match.end) == (97, 100)
+
+
+def test_forced_stretches_are_told_by_their_characters() -> None:
+    output = output_of([b"a", "é".encode()[:1], "é".encode()[1:], b"bc", b"d<"], stop=("<e",))
+    output.push(0)
+    for token in (1, 2, 3):
+        output.push(token, forced=True)
+    assert output.take() == Piece("aébc", (0, 1, 2, 3), (), ((1, 4),))
+    output.push(4, forced=True)
+    assert output.take() == Piece("d", (), (), ((0, 1),))  # the rest could still become a stop
+    output.push(0)
+    assert output.finish() == Piece("<a", (4, 0), (), ((0, 1),))
