@@ -41,16 +41,20 @@ __all__ = ["Answer", "Performed", "Sample", "add_usage", "ask", "hints_of", "ids
 
 @dataclass(slots=True)
 class Sample:
-    """What has come of one sample. `sizes` are the characters and tokens of each delta."""
+    """What has come of one sample. `sizes` are the characters and tokens of each delta, `forced` stretches of the whole text."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    forced: list[tuple[int, int]] = field(default_factory=list)
     finished: SampleFinished | None = None
 
     def add(self, delta: Delta) -> None:
         """Take in one delta."""
+        if delta.forced:
+            at = sum(characters for characters, _ in self.sizes)
+            self.forced.extend((at + start, at + end) for start, end in delta.forced)
         self.texts.append(delta.text)
         self.tokens.extend(delta.tokens)
         self.logprobs.extend(delta.logprobs)

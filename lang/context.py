@@ -5,6 +5,7 @@ States open entries here, the executor settles them, the runner waits until all 
 
 import secrets
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -38,6 +39,7 @@ class RunContext:
         self.namespace = config.namespace
         self.budget = Budget(config.max_total_tokens, config.deadline)
         self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
+        self.began = time.perf_counter()
         self.cancelled = False
         self.closed = False
         self._lock = threading.RLock()  # a forgotten reader cancels wherever it is collected, here too
@@ -54,6 +56,11 @@ class RunContext:
         """What each call cost that is over, in the order in which they ended."""
         with self._lock:
             return tuple(self._records.values())
+
+    def record_of(self, entry: Pending) -> Record | None:
+        """What `entry` cost, None where it isn't over or cost nothing."""
+        with self._lock:
+            return self._records.get(entry)
 
     @property
     def settled(self) -> tuple[Pending, ...]:

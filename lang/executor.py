@@ -142,7 +142,7 @@ class Executor:
             entry.task = None
 
     async def _call(self, entry: CallEntry) -> Record:
-        begin = time.perf_counter()
+        begin = entry.began = time.perf_counter()
         if isinstance(entry.expr, Gen):
             meta = await generate(self.backend, entry, entry.expr, begin)
         else:

@@ -4,7 +4,7 @@
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -46,15 +46,22 @@ class Place:
         """The place of branch `number` of the state's fork `fork`."""
         return Place(self.context, self, (*self.path, fork, number), (*self.branch, number), siblings)
 
+    def _upwards(self) -> "Iterator[Place]":
+        """This place and those that it came out of: a tree may be deeper than Python's stack."""
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.parent
+
     @property
     def tolerated(self) -> bool:
         """Whether the program said that this branch may fail."""
-        return self.tolerant or (self.parent is not None and self.parent.tolerated)
+        return any(place.tolerant for place in self._upwards())
 
     @property
     def ended(self) -> str | None:
         """Why the program gave this branch up, None where it goes on."""
-        return self.dropped or (self.parent.ended if self.parent is not None else None)
+        return next((place.dropped for place in self._upwards() if place.dropped), None)
 
     def within(self, other: "Place") -> bool:
         """Whether this is `other`, or came out of it."""

@@ -65,6 +65,7 @@ class Cost:
 
 
 _COLUMNS = ("prefilled", "reused", "forced", "decoded", "drafted", "wasted")
+_TIMES = ("queue s", "mask s", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,22 @@ class Report:
             groups.setdefault((record.origin, record.name, record.kind), []).append(record)
         return {key: Cost.of(records) for key, records in groups.items()}
 
-    def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("line", "variable", "call", "calls", *_COLUMNS, "seconds")]
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: the names of its columns, a row for each line, and the totals."""
+        rows: list[tuple[str, ...]] = [("line", "variable", "call", "calls", *_COLUMNS, *_TIMES)]
         for (origin, name, kind), cost in self.by_line().items():
             rows.append((str(origin), name or "-", kind, *_cells(cost, cost.seconds)))
         rows.append(("total", "", "", *_cells(self.total, self.seconds)))
+        return rows
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from branchpoint.lang.page import table_of
+
+        return table_of(self)
+
+    def __str__(self) -> str:
+        rows = self.rows()
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [
             "  ".join(
@@ -106,4 +118,5 @@ class Report:
 
 
 def _cells(cost: Cost, seconds: float) -> tuple[str, ...]:
-    return (str(cost.calls), *(str(getattr(cost, column)) for column in _COLUMNS), f"{seconds:.3f}")
+    times = [f"{each:.3f}" for each in (cost.queue_seconds, cost.mask_seconds, seconds)]
+    return (str(cost.calls), *(str(getattr(cost, column)) for column in _COLUMNS), *times)

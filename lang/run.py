@@ -146,6 +146,23 @@ class Run(Generic[R]):
         self._outcome.exception()
         Path(path).write_bytes(msgspec.json.encode(record(self._context)))
 
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The run as an HTML page: its branches as a tree, what each call made and cost, and when. Waits for the end.
+
+        `path` is where to write it, too. A failed run has a page as well.
+        """
+        from branchpoint.lang.page import page_of
+
+        self._outcome.exception()
+        page = page_of(self._context, self.report())
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; a run that goes on isn't waited for."""
+        return self.to_html() if self._outcome.done() else None
+
     def report(self) -> Report:
         """What was spent so far, by source line and in all; `print` it for a table."""
         return Report(self._context.program, self._context.seed, self._clock(), self._context.records)

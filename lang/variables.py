@@ -36,11 +36,11 @@ class Variable(Protocol):
 class CallEntry(Pending):
     """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come.
 
-    `answers` are a gen's requests, with what came of them. Where thinking is told apart, `said` and `thoughts` are the streams of
-    the two; else `said` is that of the entry.
+    `answers` are a gen's requests, with what came of them; `began` is when it was performed (`time.perf_counter`), 0 before.
+    Where thinking is told apart, `said` and `thoughts` are the streams of the two; else `said` is that of the entry.
     """
 
-    __slots__ = ("_meta", "_values", "answers", "expr", "index", "said", "seen", "thoughts")
+    __slots__ = ("_meta", "_values", "answers", "began", "expr", "index", "said", "seen", "thoughts")
 
     def __init__(
         self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, expr: Gen | Select, index: int
@@ -50,6 +50,7 @@ class CallEntry(Pending):
         self.index = index
         self.seen = 0
         self.answers: tuple[Answer, ...] = ()
+        self.began = 0.0
         reasoning = expr.reasoning if isinstance(expr, Gen) else None
         self.thoughts: Replay[str] | None = Replay() if reasoning is not None else None
         self.said: Replay[str] = Replay() if reasoning is not None and reasoning.keep else self.pieces

@@ -316,3 +316,14 @@ def test_long_ledgers_with_joined_texts_and_roles_stay_exact(length: int) -> Non
     turns = [f"<|im_start|>user\n{number}<|im_end|>\n<|im_start|>assistant\n.<|im_end|>\n" for number in range(length)]
     assert text == head + "".join(users) + "".join(turns)
     assert messages == 3 * length
+
+
+def test_a_tree_may_be_deeper_than_pythons_stack() -> None:
+    def body(s: bp.State) -> str:
+        for _ in range(1200):
+            (s,) = s.fork(1)
+        s += "deep " + bp.gen("x")
+        value: str = s["x"]
+        return value
+
+    assert run(body, bp.Fake("abc")).value == "abc"
