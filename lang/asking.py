@@ -3,10 +3,9 @@
 `request.py` and `reasoning.py` ask with these; what the answers amount to is theirs.
 """
 
-import contextlib
 import functools
-import secrets
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 
 import msgspec
@@ -113,7 +112,7 @@ async def ask(
     context = entry.place.context
     sampling, capped = _within_budget(sampling, context.budget)
     request = GenerateRequest(
-        id=secrets.token_hex(8),
+        id=context.request_id(),
         segments=segments,
         sampling=sampling,
         constraint=constraint,
@@ -145,9 +144,7 @@ async def _collect(
 ) -> Completed:
     events = backend.generate(request)
     budget, most, seen = entry.place.context.budget, request.sampling.max_tokens, 0
-    async with contextlib.AsyncExitStack() as stack:
-        if isinstance(events, AsyncGenerator):
-            stack.push_async_callback(events.aclose)
+    async with aclosing(events) if isinstance(events, AsyncGenerator) else nullcontext():
         async for event in events:
             completed = _take(event, samples)
             if isinstance(event, Delta):

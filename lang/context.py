@@ -3,6 +3,7 @@
 States open entries here, the executor settles them, the runner waits until all are done or one failed.
 """
 
+import itertools
 import secrets
 import threading
 import time
@@ -40,6 +41,7 @@ class RunContext:
         self.budget = Budget(config.max_total_tokens, config.deadline)
         self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
         self.began = time.perf_counter()
+        self._requests = itertools.count(1)
         self.cancelled = False
         self.closed = False
         self._lock = threading.RLock()  # a forgotten reader cancels wherever it is collected, here too
@@ -56,6 +58,10 @@ class RunContext:
         """What each call cost that is over, in the order in which they ended."""
         with self._lock:
             return tuple(self._records.values())
+
+    def request_id(self) -> str:
+        """A new name for a request, which no other request of any run has."""
+        return f"{self.id}-{next(self._requests)}"
 
     def record_of(self, entry: Pending) -> Record | None:
         """What `entry` cost, None where it isn't over or cost nothing."""
@@ -112,7 +118,7 @@ class RunContext:
             if failure is not None and failure.entry is entry:
                 self._failures.append(failure)
             self._open.discard(entry)
-        entry.done.set_result(None)
+        entry.done.set()
         self.look()
 
     def look(self) -> None:

@@ -5,6 +5,7 @@ stay for the next run. Backends inherit `Dispatched`; closing the backend closes
 """
 
 import asyncio
+import collections
 import contextlib
 import threading
 import weakref
@@ -27,6 +28,9 @@ class Dispatcher:
         self._aside = ThreadPoolExecutor(4, thread_name_prefix="branchpoint-aside")  # what the loop runs in threads, e.g. DNS
         self._loop.set_default_executor(self._aside)
         self._lock = threading.Lock()
+        self._posting = threading.RLock()  # what is collected while it is held may post, too
+        self._posted: collections.deque[tuple[Callable[..., object], tuple[object, ...]]] = collections.deque()
+        self._woken = False
         self._thread: threading.Thread | None = None
         self._holds = 0
         self._closed = False
@@ -70,14 +74,27 @@ class Dispatcher:
             raise ProgramMistake("A program can't be run or read from inside a backend or a choices method: they must not block.")
 
     def post(self, function: Callable[..., object], *args: object) -> bool:
-        """Call `function` in the loop soon; False where the backend is closed, and it never will be."""
-        if self._closed:
-            return False
-        try:
-            self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # closed since
-            return False
+        """Call `function` in the loop soon, in the order of the calls; False where the backend is closed, and it never will be.
+
+        Many calls wake the loop once. What was posted before a close is called before the loop ends.
+        """
+        with self._posting:
+            if self._closed:
+                return False
+            self._posted.append((function, args))
+            if not self._woken:
+                self._woken = True
+                self._loop.call_soon_threadsafe(self._call_posted)
         return True
+
+    def _call_posted(self) -> None:
+        self._woken = False  # before looking: what comes later wakes the loop again
+        while self._posted:
+            function, args = self._posted.popleft()
+            try:
+                function(*args)
+            except Exception as error:  # noqa: BLE001  # the loop's boundary: what one call raises must not keep others from theirs
+                self._loop.call_exception_handler({"message": f"{function!r} failed in the dispatcher.", "exception": error})
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run `coroutine` in the loop and wait for its result."""
@@ -101,7 +118,8 @@ class Dispatcher:
             if last is not None:
                 asyncio.run_coroutine_threadsafe(last(), self._loop).result()
         finally:
-            self._closed = True
+            with self._posting:
+                self._closed = True
             asyncio.run_coroutine_threadsafe(_drain(), self._loop).result()
             with self._lock:
                 self._stop()

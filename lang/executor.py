@@ -6,6 +6,7 @@ state and in the forks that came out of it.
 
 import asyncio
 import contextlib
+import functools
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -87,7 +88,7 @@ class Executor:
         if gate is None:
             self._post(entry)
         else:
-            gate.done.add_done_callback(lambda _: self._post(entry))
+            gate.done.then(functools.partial(self._post, entry))
 
     def stop(self, entries: Iterable[Pending]) -> None:
         """Cancel what runs of these. Thread-safe, never waits; what was scheduled before is started by then, or won't be."""
@@ -159,7 +160,7 @@ class Executor:
 
     async def _splice(self, entry: Splice) -> None:
         for gate in entry.gates:
-            await asyncio.wrap_future(gate.done)
+            await gate.done.reached()
             gate.check()
         for tail in entry.tails:
             entry.pieces.put(text_of(tail, entry.base))
@@ -183,7 +184,7 @@ class Executor:
 
 async def _insert(entry: Insert) -> None:
     for need in entry.variable.needs():
-        await asyncio.wrap_future(need.done)
+        await need.done.reached()
     text = str(entry.variable.read())
     entry.result = (Text(text),) if text else ()
     entry.pieces.put(text)

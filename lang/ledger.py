@@ -5,11 +5,11 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.chat import Turn
 from branchpoint.lang.errors import BackendError, Origin, OutOfBudget, ProgramError
+from branchpoint.lang.latch import Latch
 from branchpoint.lang.stream import Replay
 from branchpoint.runtime.messages import Segment, Text
 
@@ -165,8 +165,7 @@ class Pending(Entry):
         super().__init__(previous, origin)
         self.place = place
         self.gate = gate
-        self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()  # from here on no waiter that gives up can cancel it
+        self.done = Latch()
         self.pieces: Replay[str] = Replay()
         self.failure: Failure | None = None
         self.dropped: str | None = None
@@ -211,9 +210,9 @@ class Pending(Entry):
 
     def wait(self) -> None:
         """Wait until it is settled. Raises ProgramError where it, or something before it, failed."""
-        if not self.done.done():
+        if not self.done.is_set:
             self.place.context.check_caller()
-        self.done.result()
+        self.done.wait()
         self.check()
 
     def check(self) -> None:

@@ -109,7 +109,7 @@ def _call(entry: CallEntry, seconds: float) -> str:
     context = entry.place.context
     record = context.record_of(entry)
     try:
-        meta = entry.meta() if entry.done.done() and entry.failure is None else None
+        meta = entry.meta() if entry.done.is_set and entry.failure is None else None
     except ProgramError:
         meta = None
     told = f"{entry.kind} {entry.name or ''} at {entry.origin}"

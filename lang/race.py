@@ -4,6 +4,7 @@
 aborted, and the engine frees their pages with its next step.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -102,7 +103,7 @@ class _Race:
                 self.finished.put(branch)
             else:
                 gate.place.context.check_caller()
-                gate.done.add_done_callback(lambda _, branch=branch: self.finished.put(branch))  # type: ignore[misc]  # a default binds it
+                gate.done.then(functools.partial(self.finished.put, branch))
 
     def take(self, branch: State) -> bool:
         """Whether the choice is certain; a branch that failed is out of it."""

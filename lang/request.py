@@ -29,9 +29,10 @@ __all__ = ["generate", "select"]
 async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) -> Meta:
     """Perform a `gen`, stream its text into the entry's pieces, and give what it amounts to."""
     context = entry.place.context
-    sampling = sampling_params(merge(context.options, expr.options))
-    seed = sampling.seed if sampling.seed is not None else _seed(entry)
-    sampling = sampling_params(merge(context.options, expr.options, {"seed": seed}))
+    options = merge(context.options, expr.options)
+    if options.get("seed") is None:
+        options["seed"] = _seed(entry)
+    sampling = sampling_params(options)
     _check(backend, expr.held_to, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
     live = expr.pick if isinstance(expr.pick, int) else None
     if live is not None and not 0 <= live < sampling.n:
@@ -58,7 +59,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
         done.samples,
         done.usage,
         time.perf_counter() - begin,
-        seed,
+        sampling.seed,
         done.answers[0].completed.prompt_logprobs,
         reasoning=chosen.reasoning,
     )

@@ -4,7 +4,6 @@ Adding never waits: it appends to the ledger, and the executor performs it when 
 One state is used by one thread at a time; its forks are states of their own.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -129,7 +128,7 @@ class State:
         try:
             return self._variables[name]
         except KeyError:
-            if self._gate is not None and self._gate.done.done():
+            if self._gate is not None and self._gate.done.is_set:
                 self._gate.check()  # a line that failed may be why it is missing
             known = ", ".join(map(repr, self._variables)) or "none"
             raise UnknownVariable(f"The state has no variable {name!r}; it has {known}.") from None
@@ -164,14 +163,14 @@ class State:
     async def ready(self) -> None:
         """Wait, in the caller's event loop, until everything added so far is there; reading then takes no time."""
         if self._gate is not None:
-            await asyncio.wrap_future(self._gate.done)
+            await self._gate.done.reached()
             self._gate.check()
 
     async def aget(self, name: str) -> Any:
         """`s[name]`, waiting in the caller's event loop."""
         variable = self.variable(name)
         for need in variable.needs():
-            await asyncio.wrap_future(need.done)
+            await need.done.reached()
         return variable.read()
 
     def error(self) -> ProgramError | None:
