@@ -33,7 +33,7 @@ class Context(Protocol):
 
 
 class Adapter:
-    """One compiler for the harness's vocabulary. Whitespace is flexible: the instances are written with spaces."""
+    """One compiler for the harness's vocabulary. The harness's instances have spaces, and keys in orders of their own."""
 
     def __init__(self, context: Context) -> None:
         self.vocabulary = _vocabulary(context)
@@ -43,7 +43,7 @@ class Adapter:
         """A cursor at the start; raises the GrammarError of what is refused."""
         constraint: Constraint
         if kind == "json_schema":
-            constraint = JsonSchema(json.dumps(grammar), whitespace="flexible")
+            constraint = JsonSchema(json.dumps(grammar), whitespace="flexible", order="any")
         else:
             constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
         return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result())

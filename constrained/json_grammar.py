@@ -24,6 +24,7 @@ from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, parse_schema
 from branchpoint.constrained.simplify import simplify_schema
 from branchpoint.constrained.spec import JsonSchema
+from branchpoint.constrained.unordered import unordered_schema
 
 __all__ = ["compile_json_schema"]
 
@@ -42,11 +43,12 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
     root = normalise_schema(parsed, documents)
     dropped: frozenset[str] = frozenset()
     for attempt in range(_MAX_TRIES):
-        relaxed = relax_schema(root, dropped)
-        schema = prune_uninhabited(simplify_schema(relaxed.schema))
-        options = json_options(schema, constraint.whitespace)
+        relaxed = relax_schema(root, dropped, any_order=constraint.order == "any")
+        free = unordered_schema(prune_uninhabited(simplify_schema(relaxed.schema)))
+        options = json_options(free.schema, constraint.whitespace)
+        narrowed = (*options.narrowed, *(free.narrowed if constraint.order == "any" else ()))
         try:
-            grammar = engine.json_schema(options.text, options.engine, prefix, options.narrowed)
+            grammar = engine.json_schema(options.text, options.engine, prefix, narrowed)
         except GrammarError as error:
             more = dropped | frozenset(_refused(error, root, engine))
             if more == dropped or attempt == _MAX_TRIES - 1:
@@ -54,13 +56,15 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
             dropped = more
             continue
         break
-    if not relaxed.loose:
+    if not relaxed.loose and not free.names:
         return grammar
     assert isinstance(root, dict), "true and false are exact"
-    if Rewriter(Definitions(root.get("$defs", {}))).is_empty({key: value for key, value in root.items() if key != "$defs"}):
+    if relaxed.loose and Rewriter(Definitions(root.get("$defs", {}))).is_empty(
+        {key: value for key, value in root.items() if key != "$defs"}
+    ):
         raise EmptyLanguage("Nothing satisfies this schema: its parts contradict one another.")
-    judge = Judge(root, relaxed.loose)
-    return JudgedGrammar(engine.vocabulary, engine.shapes(), grammar, judge, len(prefix.encode()))
+    judge = Judge(root, relaxed.loose, free.names)
+    return JudgedGrammar(engine.vocabulary, engine.shapes(), engine.effects(), grammar, judge, len(prefix.encode()))
 
 
 def _refused(error: GrammarError, root: Schema, engine: LlguidanceEngine) -> Iterator[str]:

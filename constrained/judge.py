@@ -4,7 +4,7 @@
 jsonschema-rs. Values are `partial.py`'s; `reader.py` asks at each key, value and end of a container.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jsonschema_rs
@@ -13,7 +13,7 @@ from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.errors import InvalidSchema, shorten
 from branchpoint.constrained.judge_reach import Reach
 from branchpoint.constrained.judge_rules import RULES
-from branchpoint.constrained.partial import Frame, Node, Open
+from branchpoint.constrained.partial import Frame, Node, Open, written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.verdict import Verdict
 
@@ -24,11 +24,15 @@ Duties = tuple[SchemaMap, ...]
 
 
 class Judge:
-    """For one normalised schema and the ids of its loose dicts. Shared by cursors; only remembers validators and answers."""
+    """For one normalised schema and the ids of its loose dicts. Shared by cursors; only remembers validators and answers.
 
-    def __init__(self, root: Schema, loose: frozenset[int]) -> None:
+    `free` has the ids of dicts whose keys come in any order, with the names that may be (None: any): see `unordered.py`.
+    """
+
+    def __init__(self, root: Schema, loose: frozenset[int], free: Mapping[int, frozenset[str] | None] | None = None) -> None:
         self._root = root
         self._loose = loose
+        self._free = free or {}
         self.definitions = Definitions(root.get("$defs", {}) if isinstance(root, dict) else {})
         self._validators: dict[int, Any] = {}
         self._patterns: dict[str, Any] = {}
@@ -99,7 +103,33 @@ class Judge:
 
     def holds(self, duties: Duties, node: Node) -> bool:
         """Whether a complete value satisfies its duties."""
-        return all(id(duty) not in self._loose or self.is_valid(duty, node) for duty in duties)
+        return all(self._holds_duty(duty, node) for duty in duties)
+
+    def _holds_duty(self, duty: SchemaMap, node: Node) -> bool:
+        if id(duty) in self._loose:
+            return self.is_valid(duty, node)
+        if id(duty) not in self._free or node.kind != "object":
+            return True
+        return all(name in node.value for name in duty.get("required", ()))
+
+    def needs(self, frame: Frame) -> bool:
+        """Whether a free object can't be closed yet, should the member being written be whole."""
+        names = frame.names
+        return any(
+            id(duty) in self._free and not all(name in names or name == frame.key for name in duty.get("required", ()))
+            for duty in frame.duties
+        )
+
+    def left(self, frame: Frame) -> tuple[bytes, ...] | None:
+        """The keys that a free object may still have, as they are written between their quotes; None where any may come."""
+        if ("left", "") not in frame.memo:
+            closed = [names for duty in frame.duties if (names := self._free.get(id(duty))) is not None]
+            frame.memo["left", ""] = None
+            if closed:
+                left = frozenset.intersection(*closed) - frame.names.keys() - {frame.key}
+                frame.memo["left", ""] = tuple(written_key(str(name)) for name in left)
+        found: tuple[bytes, ...] | None = frame.memo["left", ""]
+        return found
 
     def stands(self, frame: Frame, child: Open | None) -> bool:
         """Whether an open container, and all that hold it, may still satisfy their duties."""
@@ -245,9 +275,9 @@ class Judge:
             waiting += parts
             for each in parts:
                 below.setdefault(id(each), []).append(id(schema))
-        marked = [number for number in places if number in self._loose]
-        for number in marked:  # made now, so that what is wrong with one is the compiler's error
+        for number in self._loose & places.keys():  # made now, so that what is wrong with one is the compiler's error
             self._validator(places[number])
+        marked = [number for number in places if number in self._loose or number in self._free]
         while marked:
             number = marked.pop()
             if not self._concerns.get(number):

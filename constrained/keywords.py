@@ -6,7 +6,9 @@ Tables only; `normalise.py` walks by them. Words that no draft knows are annotat
 from collections.abc import Callable
 from typing import Any, Literal
 
-__all__ = ["CHECKS", "FORMATS", "FORMAT_PATTERNS", "KEYWORDS", "REFUSED", "TYPES", "Kind", "misspelt"]
+from branchpoint.constrained.formats import ENGINE_FORMATS, FORMAT_PATTERNS
+
+__all__ = ["CHECKS", "FORMATS", "KEYWORDS", "REFUSED", "TYPES", "Kind", "misspelt"]
 
 Kind = Literal["plain", "schema", "schemas", "items", "map", "annotation", "base", "reference", "dependencies"]
 """What a value holds: no schema, one, a list, one or a list, a map; nothing that counts; a way to others; old dependencies."""
@@ -39,27 +41,7 @@ KEYWORDS: dict[str, Kind] = {
 REFUSED = frozenset({"extends", "disallow", "divisibleBy"})
 """Keywords of draft 3 that decide what is valid, and that no later draft has."""
 
-_HEX = "%[0-9A-Fa-f]{2}"
-_CHAR = f"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_HEX})"
-_BARE = f"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|{_HEX})"
-_HOST = f"//(?:{_CHAR}*@)?(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_HEX})*(?::[0-9]*)?(?:/{_CHAR}*)*"
-_PATH = f"/(?:{_CHAR}+(?:/{_CHAR}*)*)?"
-_VARIABLE = f"(?:[A-Za-z0-9_]|{_HEX})(?:\\.?(?:[A-Za-z0-9_]|{_HEX}))*(?::[1-9][0-9]{{0,3}}|\\*)?"
-
-FORMAT_PATTERNS = {
-    "uri-reference": (
-        f"^(?:[A-Za-z][A-Za-z0-9+.-]*:(?:{_HOST}|{_PATH}|{_CHAR}+(?:/{_CHAR}*)*)?|{_HOST}|{_PATH}|{_BARE}+(?:/{_CHAR}*)*|)"
-        f"(?:\\?(?:{_CHAR}|[/?])*)?(?:#(?:{_CHAR}|[/?])*)?$"
-    ),
-    "uri-template": (f"^(?:[^\\x00-\\x20\"'%<>\\\\^`{{|}}\\x7F]|{_HEX}|\\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\\}})*$"),
-    "json-pointer": "^(?:/(?:[^/~]|~[01])*)*$",
-    "relative-json-pointer": "^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^/~]|~[01])*)*)$",
-}
-"""Formats that the engine doesn't know, as patterns (RFC 3986 without IP literals, RFC 6570, RFC 6901)."""
-
-FORMATS = frozenset(
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", *FORMAT_PATTERNS]
-)
+FORMATS = frozenset((*ENGINE_FORMATS, *FORMAT_PATTERNS))
 """Formats that are enforced. Any other is an annotation, as JSON Schema has it, and dropped."""
 
 

@@ -13,7 +13,7 @@ import jsonschema_rs
 
 from branchpoint.constrained.schema import SchemaMap
 
-__all__ = ["Cell", "Frame", "Node", "Open", "kind_of", "read_primitive"]
+__all__ = ["Cell", "Frame", "Node", "Open", "kind_of", "read_primitive", "written_key"]
 
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
 
@@ -24,6 +24,11 @@ _LONGEST_ESCAPE = 16
 def kind_of(value: object) -> str:
     """The JSON type of a value; integers are numbers."""
     return _KINDS.get(type(value), "null")
+
+
+def written_key(name: str) -> bytes:
+    """A key as JSON text, without its quotes."""
+    return json.dumps(name, ensure_ascii=False)[1:-1].encode(errors="replace")
 
 
 class Node:

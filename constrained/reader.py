@@ -95,7 +95,7 @@ class Reader:
         """A name for each text such that texts of one name are read alike from `state`."""
         if state.at is At.IN_KEY and state.frame is not None:
             telling = self._judge.telling_names(state.frame)
-            if telling is not None:
+            if telling is not None and self._judge.left(state.frame) is None:
                 known = {name.encode() for name in (*telling, *state.frame.names)}
                 return lambda text: _key_label(state.text, text, known)
         if state.at is At.IN_STRING and not state.duties and state.frame is not None and state.frame.loose:
@@ -129,9 +129,10 @@ class Reader:
 
     def _grown(self, state: State, more: bytes) -> State | None:
         grown = State(state.at, state.frame, state.duties, state.text + more)
-        if state.at is At.IN_STRING and not self._begins(grown, "string"):
-            return None
-        return grown
+        if state.at is At.IN_STRING:
+            return grown if self._begins(grown, "string") else None
+        left = self._judge.left(state.frame) if state.frame is not None else None
+        return grown if left is None or any(name.startswith(grown.text[1:]) for name in left) else None
 
     def _begins(self, state: State, kind: str) -> bool:
         """Whether the primitive that is being written may still become valid."""
@@ -170,8 +171,10 @@ class Reader:
             return self._next(state.frame)
         return state
 
-    def _next(self, frame: Frame) -> State:
+    def _next(self, frame: Frame) -> State | None:
         """After a comma, or the opening of a container."""
+        if frame.is_object and frame.cell is not None and self._judge.left(frame) == ():
+            return None
         if frame.is_object:
             return State(At.KEY, frame, ())
         return State(At.VALUE, frame, self._judge.member_duties(frame) if frame.duties else ())
@@ -203,7 +206,8 @@ class Reader:
         if not frame.duties and not frame.loose:
             return State(At.COLON, frame, ())
         node = read_primitive(text)
-        if node is None or node.value in frame.names:
+        left = self._judge.left(frame)
+        if node is None or node.value in frame.names or (left is not None and text[1:-1] not in left):
             return None
         keyed = frame.at_key(node.value)
         if frame.loose and not self._judge.stands(keyed, Open(None)):

@@ -8,21 +8,19 @@ import math
 from dataclasses import dataclass
 
 from branchpoint.constrained.definitions import Definitions, mentions_reference, names_in_order
-from branchpoint.constrained.keywords import FORMAT_PATTERNS
 from branchpoint.constrained.partial import kind_of
-from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.relax_objects import Context, ObjectRules
+from branchpoint.constrained.relax_scalars import MAX_EXACT, ScalarRules
 from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, SchemaMap
+from branchpoint.constrained.unordered import FREE, is_free, mark_free
 
 __all__ = ["SIBLINGS", "Relaxed", "relax_schema"]
 
-_MAX_EXACT = 1 << 53
-_MAX_MULTIPLE = 1000
 _MAX_NAMES = 200
 _COPIED = ["type", "minLength", "maxLength", "minItems", "maxItems", "required"]
-_BOUNDS = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
 SIBLINGS = "siblings"  # dropped where the engine can't merge what stands beside a reference that recurs
+_REWRITTEN = {"oneOf", "not", "if", "dependentRequired", "dependentSchemas"}
 _FINITE = {"boolean": 2, "null": 1}
 
 
@@ -32,14 +30,16 @@ class Relaxed:
 
     schema: Schema
     loose: frozenset[int]
-    keywords: frozenset[str]
 
 
-def relax_schema(root: Schema, dropped: frozenset[str] = frozenset()) -> Relaxed:
-    """The schema for the engine. `dropped` names keywords (and patterns) that the engine refused before."""
+def relax_schema(root: Schema, dropped: frozenset[str] = frozenset(), *, any_order: bool = False) -> Relaxed:
+    """The schema for the engine. `dropped` names keywords (and patterns) that the engine refused before.
+
+    With `any_order`, objects whose keys `unordered.py` is to set free are marked.
+    """
     if isinstance(root, bool):
-        return Relaxed(root, frozenset(), frozenset())
-    return _Relaxer(root, dropped).run()
+        return Relaxed(root, frozenset())
+    return _Relaxer(root, dropped).run(any_order=any_order)
 
 
 class _Relaxer:
@@ -51,17 +51,19 @@ class _Relaxer:
         self.rewriter = Rewriter(self.definitions)
         self.dropped = dropped
         self.loose: set[int] = set()
-        self.keywords: set[str] = set()
         self.depends: dict[int, set[str]] = {}
         self._objects = ObjectRules(self)
+        self._scalars = ScalarRules(self)
 
-    def run(self) -> Relaxed:
-        schema = self.relax({key: value for key, value in self.root.items() if key != "$defs"}, Context(id(self.root), False))
+    def run(self, *, any_order: bool) -> Relaxed:
+        schema = self.relax(self.root, Context(id(self.root), conditional=False, any_order=any_order))
         defined = {name: self.place(body) for name, body in self.root.get("$defs", {}).items()}
+        if any_order:
+            defined |= {f"{name}{FREE}": self.place(body, any_order=True) for name, body in self.root.get("$defs", {}).items()}
         if isinstance(schema, dict) and defined:
-            schema["$defs"] = defined
+            schema = Definitions(defined).whole(schema) if any_order else {**schema, "$defs": defined}
         self._settle()
-        return Relaxed(schema, frozenset(self.loose), frozenset(self.keywords))
+        return Relaxed(schema, frozenset(self.loose))
 
     def _settle(self) -> None:
         """Who refers below a condition to something loose answers for it."""
@@ -93,19 +95,18 @@ class _Relaxer:
     def give_up(self, context: Context, keyword: str) -> None:
         """Leave a keyword to the judge."""
         self.loose.add(context.owner)
-        self.keywords.add(keyword)
 
-    def place(self, schema: Schema) -> Schema:
+    def place(self, schema: Schema, *, any_order: bool = False) -> Schema:
         """Relax a subschema that answers for itself."""
-        return self.relax(schema, Context(id(schema), False))
+        return self.relax(schema, Context(id(schema), conditional=False, any_order=any_order))
 
     def part(self, schema: Schema, context: Context) -> Schema:
-        """Relax a subschema that always applies where its parent does: it answers for itself, unless the parent can't."""
-        return self.relax(schema, context) if context.conditional else self.place(schema)
+        """Relax a subschema of a value's part: it answers for itself, unless its parent doesn't always apply."""
+        return self.relax(schema, context) if context.conditional else self.place(schema, any_order=context.any_order)
 
     def branch(self, schema: Schema, context: Context) -> Schema:
         """Relax a subschema that applies sometimes."""
-        return self.relax(schema, Context(context.owner, True))
+        return self.relax(schema, Context(context.owner, conditional=True))
 
     def relax(self, schema: Schema, context: Context) -> Schema:
         """The schema for the engine; what it leaves out is given up in the context's name."""
@@ -119,18 +120,20 @@ class _Relaxer:
                 self.give_up(context, "$ref")
                 return {"$ref": schema["$ref"]}
         self._values(schema, result, extra, context)
-        self._numbers(schema, result, context)
-        self._strings(schema, result, extra, context)
+        self._scalars.apply(schema, result, extra, context)
         self._arrays(schema, result, context)
         self._objects.apply(schema, result, extra, context)
         self._logic(schema, result, extra, context)
+        if context.any_order and not extra and is_free(result):
+            mark_free(result, id(schema))
         if extra:
             result["allOf"] = [*result.get("allOf", ()), *extra]
             self._order(schema, result)
         return False if False in result.get("allOf", ()) else result
 
     def _refer(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
-        result["$ref"] = schema["$ref"]
+        alone = schema.keys() <= {"$ref", "$defs"}
+        result["$ref"] = schema["$ref"] + (FREE if context.any_order and alone else "")
         if context.conditional:
             self.depends.setdefault(context.owner, set()).add(schema["$ref"])
 
@@ -147,33 +150,6 @@ class _Relaxer:
             others: list[Schema] = [{"type": kind_of(value)} for value in listed if not _is_exact(value)]
             self._choose([*([{"enum": exact}] if exact else []), *others], result, extra)
 
-    def _numbers(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
-        for keyword in _BOUNDS:
-            if keyword in schema and keyword not in self.dropped and abs(schema[keyword]) <= _MAX_EXACT:
-                result[keyword] = schema[keyword]
-            elif keyword in schema:
-                self.give_up(context, keyword)
-        if "multipleOf" in schema:
-            if _numerator(schema["multipleOf"]) <= _MAX_MULTIPLE and "multipleOf" not in self.dropped:
-                result["multipleOf"] = schema["multipleOf"]
-            else:
-                self.give_up(context, "multipleOf")
-
-    def _strings(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
-        patterns: list[str] = []
-        if "pattern" in schema:
-            written = None if schema["pattern"] in self.dropped else engine_patterns(schema["pattern"])
-            if written is None:
-                self.give_up(context, "pattern")
-            patterns += written or ()
-        if schema.get("format") in FORMAT_PATTERNS:
-            patterns += engine_patterns(FORMAT_PATTERNS[schema["format"]]) or ()
-        elif "format" in schema:
-            result["format"] = schema["format"]
-        if patterns:
-            result["pattern"] = patterns[0]
-            extra += [{"pattern": each} for each in patterns[1:]]
-
     def _arrays(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
         if "prefixItems" in schema:
             result["prefixItems"] = [self.part(each, context) for each in schema["prefixItems"]]
@@ -188,7 +164,7 @@ class _Relaxer:
         if "unevaluatedItems" in schema and schema["unevaluatedItems"] is not True:
             beside = {"$ref", "allOf", "anyOf", "oneOf", "if", "contains", "items"} & schema.keys()
             if not beside:
-                result["items"] = self.part(schema["unevaluatedItems"], context)
+                result["items"] = self.branch(schema["unevaluatedItems"], context)
             elif "items" not in schema:
                 self.give_up(context, "unevaluatedItems")
 
@@ -206,7 +182,8 @@ class _Relaxer:
 
     def _logic(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
         if "allOf" in schema:
-            extra += [self.part(each, context) for each in self._joinable(schema["allOf"], context)]
+            held = Context(context.owner, context.conditional)  # what the engine merges comes in declared order
+            extra += [self.part(each, held) for each in self._joinable(schema["allOf"], context)]
         if "anyOf" in schema:
             self._choose([self.branch(each, context) for each in schema["anyOf"]], result, extra)
         if "oneOf" in schema:
@@ -221,13 +198,7 @@ class _Relaxer:
 
     def _order(self, schema: SchemaMap, result: SchemaMap) -> None:
         """Name the properties in the order in which they are written, which rewriting doesn't keep."""
-        if {
-            "oneOf",
-            "not",
-            "if",
-            "dependentRequired",
-            "dependentSchemas",
-        } & schema.keys() and "additionalProperties" not in result:
+        if _REWRITTEN & schema.keys() and "additionalProperties" not in result:
             names = list(names_in_order(schema, self.definitions))
             if names and len(names) <= _MAX_NAMES:
                 known = result.get("properties", {})
@@ -275,21 +246,11 @@ class _Relaxer:
         extra.append({"anyOf": [self.branch(holds, context), self.branch(fails, context)]})
 
 
-def _numerator(value: float) -> float:
-    """The size of an automaton for multiples: the value as an integer over a power of ten, without factors of ten."""
-    if isinstance(value, int):
-        while value % 10 == 0:
-            value //= 10
-        return value
-    digits = f"{value:.12f}".rstrip("0").replace(".", "")
-    return int(digits) if math.isclose(float(f"{value:.12f}"), value) and int(digits) else math.inf
-
-
 def _is_exact(value: object) -> bool:
     """Whether the engine holds every number in `value` exactly."""
     if isinstance(value, int) and not isinstance(value, bool):
         return -(1 << 63) <= value < 1 << 64
     if isinstance(value, float):
-        return math.isfinite(value) and abs(value) <= _MAX_EXACT
+        return math.isfinite(value) and abs(value) <= MAX_EXACT
     nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return all(map(_is_exact, nested))

@@ -17,10 +17,14 @@ _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependent
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who answers for what is left out: the id of a normalised dict, and whether its parts apply only sometimes."""
+    """Who answers for what is left out: the id of a normalised dict, and whether its parts apply only sometimes.
+
+    `any_order`: whether keys may come in any order here, where the engine affords it.
+    """
 
     owner: int
     conditional: bool
+    any_order: bool = False
 
 
 class Relaxing(Protocol):
@@ -153,7 +157,7 @@ class ObjectRules:
         if "additionalProperties" in schema:
             return  # everything is evaluated
         if not any(word in schema for word in _IN_PLACE):
-            result["additionalProperties"] = self._walk.part(rest, context)
+            result["additionalProperties"] = self._walk.branch(rest, context)
             return
         self._walk.give_up(context, "unevaluatedProperties")
         names = self._evaluated(schema, set())

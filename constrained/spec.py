@@ -14,11 +14,16 @@ EngineName = Literal["llguidance", "outlines"]
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
-    """Output is one JSON value that `schema` (JSON text) accepts; object keys come in declared order."""
+    """Output is one JSON value that `schema` (JSON text) accepts.
+
+    `order`: keys come in declared order, or in any that the model likes; where any would cost too much (objects below `anyOf`
+    and the like, very wide ones) it stays the declared one, and the grammar's `narrowed` says so.
+    """
 
     schema: str
     whitespace: Literal["compact", "flexible"] = "compact"
     engine: EngineName | None = None
+    order: Literal["declared", "any"] = "declared"
 
 
 class Regex(msgspec.Struct, frozen=True, tag="regex"):

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from branchpoint.constrained.engines.effects import Effects
+from branchpoint.constrained.engines.plain import PlainCutter
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
@@ -31,11 +33,15 @@ Parts = npt.NDArray[np.int32]
 class JudgedGrammar:
     """`inner` takes all that `judge` takes, and more; `prefix` bytes come before the value."""
 
-    def __init__(self, vocabulary: Vocabulary, shapes: TokenShapes, inner: CompiledGrammar, judge: Judge, prefix: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, shapes: TokenShapes, effects: Effects, inner: CompiledGrammar, judge: Judge, prefix: int
+    ) -> None:
         self.vocabulary = vocabulary
         self.shapes = shapes
         self.judge = judge
         self.reader = Reader(judge, prefix)
+        self.plain = PlainCutter(vocabulary, shapes, effects, judge, self.reader)
+        self.plain = PlainCutter(vocabulary, shapes, effects, judge, self.reader)
         self._inner = inner
 
     @property
@@ -64,8 +70,19 @@ class JudgedMatcher:
         """Write the tokens that may come next. Raises MatcherError where there is none."""
         self._inner.fill(row)
         state = self._states[-1]
-        if not self._reader.may_end(state):
+        if self._inner.can_end and not self._reader.may_end(state):
             forbid(row, self._eos)
+        if self._grammar.plain.applies(state):
+            self._grammar.plain.cut(row, state)
+        else:
+            self._judged(row, state)
+        if not row.any():
+            raise MatcherError(
+                f"The grammar can't be followed any further after {len(self._states) - 1} tokens: "
+                "what is written can't become valid, which could not be told earlier."
+            )
+
+    def _judged(self, row: MaskRow, state: State) -> None:
         refused = self._refused(row, state)
         if refused:
             forbid(row, refused)
@@ -73,11 +90,6 @@ class JudgedMatcher:
             dead = self._dead_ends(row)
             if dead:
                 forbid(row, dead)
-        if not row.any():
-            raise MatcherError(
-                f"The grammar can't be followed any further after {len(self._states) - 1} tokens: "
-                "what is written can't become valid, which could not be told earlier."
-            )
 
     def _refused(self, row: MaskRow, state: State) -> list[int]:
         """The allowed tokens after which the judge refuses; tokens that differ in nothing it sees are judged once."""
@@ -182,16 +194,21 @@ class JudgedMatcher:
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted."""
         for count, token in enumerate(tokens):
-            state = self._states[-1]
-            following: State | None = state
-            if token in self._eos:
-                following = state if self._reader.may_end(state) else None
-            elif 0 <= token < self._vocabulary.size:
-                following = self._reader.read(state, self._vocabulary.tokens[token])
-            if following is None or self._inner.advance((token,)) != 1:
+            if self._inner.advance((token,)) != 1:
+                return count
+            following = self._following(token)
+            if following is None:
+                self._inner.rollback(1)
                 return count
             self._states.append(following)
         return len(tokens)
+
+    def _following(self, token: int) -> State | None:
+        """The state after a token that the inner grammar takes."""
+        state = self._states[-1]
+        if token in self._eos:
+            return state if self._reader.may_end(state) else None
+        return self._reader.read(state, self._vocabulary.tokens[token])
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens. Raises MatcherError past the start."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from branchpoint.constrained.engines.effects import Effects
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
 from branchpoint.constrained.forced import canonical_tokens
@@ -47,12 +48,19 @@ class LlguidanceEngine:
         self._tokenizer = LLTokenizer(_TokenSource(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.eos))
         self._limits = LLParserLimits(verbose_errors=False)
         self._shapes: TokenShapes | None = None
+        self._effects: Effects | None = None
 
     def shapes(self) -> TokenShapes:
         """The vocabulary's tokens by their quotes, made at the first call."""
         if self._shapes is None:
             self._shapes = TokenShapes(self.vocabulary)  # made twice where two ask at once, which does no harm
         return self._shapes
+
+    def effects(self) -> Effects:
+        """The vocabulary's tokens by their brackets, made at the first call."""
+        if self._effects is None:
+            self._effects = Effects(self.vocabulary)
+        return self._effects
 
     def json_schema(
         self, schema: str, options: Mapping[str, object], prefix: str = "", narrowed: tuple[str, ...] = ()

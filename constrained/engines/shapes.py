@@ -38,4 +38,13 @@ class TokenShapes:
             if text.find(_QUOTE, at + 1) < 0:
                 self.head_of[token] = heads.setdefault(text[: at + 1], len(heads))
         self.heads, self.endings = list(heads), list(endings)
+        grouped: dict[bytes, list[int]] = {}
+        for token, number in enumerate(self.head_of.tolist()):
+            if number >= 0:
+                grouped.setdefault(self.heads[number], []).append(token)
+        self._by_head = {head: tuple(tokens) for head, tokens in grouped.items()}
         self.quoted: MaskRow = np.packbits(marked, bitorder="little").view(np.int32)
+
+    def by_head(self, head: bytes) -> tuple[int, ...]:
+        """The tokens that have this head."""
+        return self._by_head.get(head, ())
