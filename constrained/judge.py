@@ -49,6 +49,11 @@ class Judge:
         """Whether a container with these duties must be judged before it is complete."""
         return any(id(duty) in self._loose for duty in duties)
 
+    @property
+    def is_about_values(self) -> bool:
+        """Whether anything but brackets and keys is judged."""
+        return bool(self._loose)
+
     def duties(self, schema: Schema) -> Duties:
         """The parts of a schema that always apply in place, as far as something loose lies in them."""
         if isinstance(schema, bool):
@@ -121,13 +126,13 @@ class Judge:
         )
 
     def left(self, frame: Frame) -> tuple[bytes, ...] | None:
-        """The keys that a free object may still have, as they are written between their quotes; None where any may come."""
+        """The keys that a free object may still have, as written between quotes, sorted; None where any may come."""
         if ("left", "") not in frame.memo:
             closed = [names for duty in frame.duties if (names := self._free.get(id(duty))) is not None]
             frame.memo["left", ""] = None
             if closed:
                 left = frozenset.intersection(*closed) - frame.names.keys() - {frame.key}
-                frame.memo["left", ""] = tuple(written_key(str(name)) for name in left)
+                frame.memo["left", ""] = tuple(sorted(written_key(str(name)) for name in left))
         found: tuple[bytes, ...] | None = frame.memo["left", ""]
         return found
 

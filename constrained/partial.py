@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
@@ -26,6 +27,7 @@ def kind_of(value: object) -> str:
     return _KINDS.get(type(value), "null")
 
 
+@lru_cache(maxsize=4096)
 def written_key(name: str) -> bytes:
     """A key as JSON text, without its quotes."""
     return json.dumps(name, ensure_ascii=False)[1:-1].encode(errors="replace")

@@ -27,11 +27,15 @@ Levels = tuple[tuple[bool, bool], ...]
 
 @dataclass(slots=True)
 class _Effect:
-    """`closes` containers that were open before, has commas after closing so many, or is `odd`: to be read by itself."""
+    """`closes` containers that were open before, and has commas after closing so many.
+
+    What is `odd` has to be read by itself; `very` odd, even where any value will do.
+    """
 
     closes: int = 0
     commas: set[int] = field(default_factory=set)
     odd: bool = False
+    very: bool = False
 
 
 class Effects:
@@ -41,31 +45,31 @@ class Effects:
         self._size = vocabulary.size
         self._effects = {quoted: self._all(vocabulary, quoted=quoted) for quoted in (False, True)}
         self._rows: dict[tuple[bool, Levels], MaskRow | None] = {}
-        self._odd = {quoted: self._odd_words(quoted=quoted) for quoted in (False, True)}
+        self._odd = {(quoted, very): self._odd_words(quoted, very) for quoted in (False, True) for very in (False, True)}
 
     def _all(self, vocabulary: Vocabulary, *, quoted: bool) -> dict[int, _Effect]:
         found = {token: _effect(text, quoted=quoted) for token, text in enumerate(vocabulary.tokens) if text}
         return {token: each for token, each in found.items() if each.closes or each.commas or each.odd}
 
-    def _odd_words(self, *, quoted: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def _odd_words(self, quoted: bool, very: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """The words of a row that have bits of odd tokens, and those bits."""
-        row = pack((token for token, each in self._effects[quoted].items() if each.odd), self._size)
+        row = pack((token for token, each in self._effects[quoted].items() if each.very or (each.odd and not very)), self._size)
         words = np.flatnonzero(row)
         return words, row[words]
 
-    def allowed_odd(self, row: MaskRow, *, quoted: bool) -> list[int]:
-        """The odd tokens that a row allows."""
-        words, bits = self._odd[quoted]
+    def allowed_odd(self, row: MaskRow, *, quoted: bool, any_value: bool) -> list[int]:
+        """The odd tokens that a row allows; only the very odd ones where any value will do."""
+        words, bits = self._odd[quoted, any_value]
         found = row[words] & bits
         if not found.any():
             return []
         return [int(words[at]) * 32 + int(bit) for at in np.flatnonzero(found) for bit in iterate_allowed(found[at : at + 1])]
 
     def kept(self, levels: Levels, *, quoted: bool) -> MaskRow | None:
-        """The tokens that may come where the containers are like this, None where all may; odd ones are taken for fit."""
+        """The tokens that may come where the containers are like this, None where all may; very odd ones are taken for fit."""
         key = (quoted, levels)
         if key not in self._rows:
-            barred = [token for token, each in self._effects[quoted].items() if not each.odd and _breaks(each, levels)]
+            barred = [token for token, each in self._effects[quoted].items() if not each.very and _breaks(each, levels)]
             self._rows[key] = ~pack(barred, self._size) if barred else None
         return self._rows[key]
 
@@ -77,18 +81,18 @@ def _breaks(effect: _Effect, levels: Levels) -> bool:
 
 
 def _effect(text: bytes, *, quoted: bool) -> _Effect:
-    """Follow a token's text. Odd is what begins a member, or begins and ends a string: it has to be read."""
+    """Follow a token's text. Odd is what begins a member; very odd, what does more than begin it."""
     effect = _Effect()
     escaped = begun = inside = False
     for byte in text:
         if quoted:
+            effect.very |= begun and (inside or byte == _QUOTE)
             if escaped:
                 escaped = False
             elif byte == _BACKSLASH:
                 escaped = True
             elif byte == _QUOTE:
                 quoted = False
-                effect.odd |= begun
             continue
         if byte in _SPACE:
             continue
@@ -96,9 +100,11 @@ def _effect(text: bytes, *, quoted: bool) -> _Effect:
         if byte == _QUOTE:
             quoted = begun = True
         elif byte in _CLOSE:
+            effect.very |= inside
             effect.closes += 1
         elif byte == _COMMA:
             effect.commas.add(effect.closes)
         inside = inside or byte in _INNER
-    effect.odd |= effect.closes > LEVELS
+    effect.very |= effect.closes > LEVELS
+    effect.odd |= effect.very
     return effect

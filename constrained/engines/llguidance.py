@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from branchpoint.constrained.engines.effects import Effects
@@ -153,16 +154,19 @@ class LlguidanceMatcher:
         self._inner = inner
         self._words = mask_words(vocabulary.size)
         self._eos = frozenset(vocabulary.eos)
+        self._no_eos = [(token >> 5, ~np.left_shift(np.int32(1), token & 31, dtype=np.int32)) for token in self._eos]
         self._tokens: list[int] = []
         self._ended = False
         self._failure: str | None = None
 
     def fill(self, row: MaskRow) -> None:
         """Write the tokens that may come next; end tokens exactly where the value may end. Raises MatcherError, for good."""
-        self._check()
-        row[:] = 0
+        if self._failure is not None:
+            self._check()
         accepting = self._inner.is_accepting()
-        if not self._ended:
+        if self._ended:
+            row.fill(0)
+        else:
             self._fill_text(row)
         if accepting:
             allow(row, self._vocabulary.eos)
@@ -170,13 +174,17 @@ class LlguidanceMatcher:
             self._fail("a dead end: no token can follow and the value is not complete")
 
     def _fill_text(self, row: MaskRow) -> None:
-        target = row[: self._words]
-        mask = target if target.flags.c_contiguous else allocate(1, self._vocabulary.size)[0]
-        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        self._check_inner()
-        forbid(mask, self._vocabulary.eos)
-        if mask is not target:
-            target[:] = mask
+        if len(row) > self._words:
+            row[self._words :] = 0
+        plain = row.flags.c_contiguous
+        mask = row if plain else allocate(1, self._vocabulary.size)[0]
+        self._inner.unsafe_compute_mask_ptr(mask.__array_interface__["data"][0], self._words * 4)
+        if self._inner.is_error():
+            self._check_inner()
+        for word, kept in self._no_eos:
+            mask[word] &= kept
+        if not plain:
+            row[: self._words] = mask
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted."""

@@ -3,6 +3,8 @@
 Used by `judged.py`. The same tokens go as if each were read, which is what happens to the few that are odd.
 """
 
+import bisect
+
 import numpy as np
 
 from branchpoint.constrained.engines.effects import LEVELS, Effects, Levels
@@ -28,6 +30,7 @@ class PlainCutter:
         self._effects = effects
         self._judge = judge
         self._reader = reader
+        self._any_value = not judge.is_about_values
 
     def applies(self, state: State) -> bool:
         """Whether only brackets and keys count from `state`, up to the next value."""
@@ -49,7 +52,7 @@ class PlainCutter:
         self._odd(row, state, quoted=quoted)
 
     def _odd(self, row: MaskRow, state: State, *, quoted: bool) -> None:
-        odd = self._effects.allowed_odd(row, quoted=quoted)
+        odd = self._effects.allowed_odd(row, quoted=quoted, any_value=self._any_value)
         if odd:
             tokens = self._vocabulary.tokens
             forbid(row, [token for token in odd if self._reader.read(state, tokens[token]) is None])
@@ -81,9 +84,18 @@ class PlainCutter:
         by_bytes, found = self._vocabulary.by_bytes, list(self._shapes.by_head(rest + b'"')) if inside else []
         if left is None:
             return found
-        for end in range(min(len(rest), self._vocabulary.longest) + 1):
-            part = written + rest[:end]
-            if not any(name.startswith(part) for name in left):
-                for before in (b"",) if inside else _BEFORE:
-                    found += by_bytes.get(before + rest[:end], ())
+        for end in range(_shared(written + rest, left) - len(written) + 1, min(len(rest), self._vocabulary.longest) + 1):
+            for before in (b"",) if inside else _BEFORE:
+                found += by_bytes.get(before + rest[:end], ())
         return found
+
+
+def _shared(key: bytes, others: tuple[bytes, ...]) -> int:
+    """The length of the longest beginning that `key` has in common with one of the (sorted) others; -1 where there is none."""
+    at = bisect.bisect(others, key)
+    return max((_common(key, other) for other in others[max(0, at - 1) : at + 1]), default=-1)
+
+
+def _common(one: bytes, other: bytes) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
