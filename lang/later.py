@@ -9,9 +9,6 @@ __all__ = ["LATER", "Later"]
 LATER = {
     "image": "images need a vision model, which no engine here runs yet",
     "video": "videos need a vision model, which no engine here runs yet",
-    "OpenAI": "this backend isn't there yet; Engine and RuntimeEndpoint are",
-    "Anthropic": "this backend isn't there yet; Engine and RuntimeEndpoint are",
-    "LiteLLM": "this backend isn't there yet; Engine and RuntimeEndpoint are",
 }
 """Name → why not, and what to do."""
 

@@ -1,11 +1,11 @@
-"""One HTTP server, asked in JSON: sends, retries where nothing can have happened, and turns what fails into BackendError.
+"""One HTTP server, asked in JSON: sends, retries where its `Retry` rule says so, and turns what fails into BackendError.
 
-Used by `http.py`; belongs to the event loop that uses it first.
+Used by `http.py` and by the backends of other servers' APIs; belongs to the event loop that uses it first.
 """
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TypeVar
@@ -13,37 +13,55 @@ from typing import TypeVar
 import httpx
 import msgspec
 
+from branchpoint.lang.backends.retry import Retry, when_told
 from branchpoint.lang.errors import BackendError
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "bearer"]
 
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 8.0
 _KEEP_SECONDS = 2.0  # shorter than servers keep idle connections, so that none is used while it is being closed
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _QUOTED = 2000
 
 
+def bearer(api_key: str | None, header: str = "Authorization", prefix: str = "Bearer ") -> dict[str, str]:
+    """The header that carries a key, if there is one. Raises InvalidRequest for what no header holds."""
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidRequest("api_key must be printable ASCII, to be sent in a header; got other characters.", param="api_key")
+    return {header: prefix + api_key} if api_key else {}
+
+
 class Connection:
-    """Requests to the server at `url`."""
+    """Requests to the server at `url`, each with `headers`.
+
+    A request is sent again up to `retries` times: where the connection was refused, and where `retry` says so of an answer.
+    `hint` is added to the message of a 404.
+    """
 
     def __init__(
-        self, url: str, api_key: str | None, timeouts: httpx.Timeout, retries: int, transport: httpx.AsyncBaseTransport | None
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeouts: httpx.Timeout,
+        retries: int,
+        retry: Retry = when_told,
+        transport: httpx.AsyncBaseTransport | None = None,
+        hint: str = "",
     ) -> None:
         parsed = _parsed(url)
-        if api_key and not (api_key.isascii() and api_key.isprintable()):
-            raise InvalidRequest(
-                "api_key must be printable ASCII, to be sent in a header; got other characters.", param="api_key"
-            )
         self.url = str(parsed).rstrip("/")
         self._local = parsed.host in _LOCAL
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = dict(headers)
         self._timeouts = timeouts
         self._retries = retries
+        self._retry = retry
         self._transport = transport
+        self._hint = hint
         self._client: httpx.AsyncClient | None = None
 
     async def ask(self, method: str, path: str, form: type[T], body: object = None) -> T:
@@ -55,7 +73,7 @@ class Connection:
         except msgspec.DecodeError as error:
             told = _quoted(raw)
             raise BackendError(
-                f"{self.url}{path} answered what a Branchpoint server doesn't ({error}): {told[:200]}", status=200, body=told
+                f"{self.url}{path} answered in another form than it should ({error}): {told[:200]}", status=200, body=told
             ) from error
 
     @asynccontextmanager
@@ -89,10 +107,10 @@ class Connection:
                 if response.status_code == HTTPStatus.OK:
                     return response
                 failure = await self._refusal(response, f"{method} {self.url}{path}")
-                wait = _retry_after(response)
+                wait = self._retry(response, failure.body, pause)
                 if wait is None:
                     raise failure
-                pause = min(wait, _LONGEST_PAUSE)
+                pause = wait
             if attempt >= self._retries:
                 raise failure
             await asyncio.sleep(pause)
@@ -120,7 +138,7 @@ class Connection:
         finally:
             await response.aclose()
         status, told = response.status_code, _quoted(raw)
-        hint = " Is it a Branchpoint server?" if status == HTTPStatus.NOT_FOUND else ""
+        hint = self._hint if status == HTTPStatus.NOT_FOUND else ""
         message = f"{asked} answered {status} {response.reason_phrase}: {_message(raw) or told[:300] or 'an empty body'}{hint}"
         return BackendError(message, status=status, body=told)
 
@@ -139,12 +157,6 @@ def _message(raw: bytes) -> str | None:
         return msgspec.json.decode(raw, type=_ErrorBody).error.message
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """The seconds after which the server wants to be asked again; None where it doesn't."""
-    told = response.headers.get("Retry-After", "")
-    return float(told) if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE and told.isdecimal() else None
 
 
 def _parsed(url: str) -> httpx.URL:

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
-from branchpoint.lang.backends.connection import Connection
+from branchpoint.lang.backends.connection import Connection, bearer
 from branchpoint.lang.backends.generation import checked
 from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError
@@ -42,7 +42,14 @@ class RuntimeEndpoint(Dispatched):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         timeouts = httpx.Timeout(timeout, connect=connect_timeout, pool=None)
-        self._connection = Connection(url, api_key, timeouts, retries, transport)
+        self._connection = Connection(
+            url,
+            headers=bearer(api_key),
+            timeouts=timeouts,
+            retries=retries,
+            transport=transport,
+            hint=" Is it a Branchpoint server?",
+        )
         self._rendered: OrderedDict[bytes, str] = OrderedDict()
 
     @property

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from branchpoint.errors import BranchpointError as BranchpointError
-    from branchpoint.lang.agent import ause_tools as ause_tools
-    from branchpoint.lang.agent import use_tools as use_tools
+    from branchpoint.lang.backends.anthropic import Anthropic as Anthropic
     from branchpoint.lang.backends.base import Backend as Backend
     from branchpoint.lang.backends.engine import Engine as Engine
     from branchpoint.lang.backends.fake import Fake as Fake
     from branchpoint.lang.backends.http import RuntimeEndpoint as RuntimeEndpoint
+    from branchpoint.lang.backends.litellm import LiteLLM as LiteLLM
+    from branchpoint.lang.backends.openai import OpenAI as OpenAI
     from branchpoint.lang.backends.replay import replay as replay
     from branchpoint.lang.backends.source import BackendLike as BackendLike
     from branchpoint.lang.calls import assistant as assistant
@@ -68,8 +69,6 @@ if TYPE_CHECKING:
     from branchpoint.lang.graph import Compiled as Compiled
     from branchpoint.lang.graph import load_graph as load_graph
     from branchpoint.lang.lint import Finding as Finding
-    from branchpoint.lang.mcp import McpToolError as McpToolError
-    from branchpoint.lang.mcp import mcp_tools as mcp_tools
     from branchpoint.lang.nodes import InvalidGraph as InvalidGraph
     from branchpoint.lang.options import RunConfig as RunConfig
     from branchpoint.lang.placeholder import Untraceable as Untraceable
@@ -80,13 +79,11 @@ if TYPE_CHECKING:
     from branchpoint.lang.result import Meta as Meta
     from branchpoint.lang.run import Run as Run
     from branchpoint.lang.state import State as State
-    from branchpoint.lang.tools import Tool as Tool
-    from branchpoint.lang.tools import ToolCall as ToolCall
-    from branchpoint.lang.tools import tool_prompt as tool_prompt
 
     Runtime = Engine
 
 __all__ = [
+    "Anthropic",
     "Backend",
     "BackendError",
     "BackendLike",
@@ -100,9 +97,10 @@ __all__ = [
     "Fork",
     "Incomplete",
     "InvalidGraph",
-    "McpToolError",
+    "LiteLLM",
     "Meta",
     "NotSupported",
+    "OpenAI",
     "OutOfBudget",
     "Program",
     "ProgramError",
@@ -114,14 +112,11 @@ __all__ = [
     "RuntimeEndpoint",
     "ScoredOption",
     "State",
-    "Tool",
-    "ToolCall",
     "UnknownVariable",
     "Untraceable",
     "assistant",
     "assistant_begin",
     "assistant_end",
-    "ause_tools",
     "ebnf",
     "flush_cache",
     "function",
@@ -134,7 +129,6 @@ __all__ = [
     "greedy_token_selection",
     "json_schema",
     "load_graph",
-    "mcp_tools",
     "regex",
     "replay",
     "select",
@@ -148,11 +142,9 @@ __all__ = [
     "tool",
     "tool_begin",
     "tool_end",
-    "tool_prompt",
     "total",
     "total_with_end",
     "unconditional_likelihood_normalized",
-    "use_tools",
     "user",
     "user_begin",
     "user_end",
@@ -160,11 +152,13 @@ __all__ = [
 
 _ROOMS = {
     "branchpoint.errors": ("BranchpointError",),
-    "branchpoint.lang.agent": ("ause_tools", "use_tools"),
+    "branchpoint.lang.backends.anthropic": ("Anthropic",),
     "branchpoint.lang.backends.base": ("Backend",),
     "branchpoint.lang.backends.engine": ("Engine",),
     "branchpoint.lang.backends.fake": ("Fake",),
     "branchpoint.lang.backends.http": ("RuntimeEndpoint",),
+    "branchpoint.lang.backends.litellm": ("LiteLLM",),
+    "branchpoint.lang.backends.openai": ("OpenAI",),
     "branchpoint.lang.backends.source": ("BackendLike",),
     "branchpoint.lang.backends.replay": ("replay",),
     "branchpoint.lang.choices": (
@@ -190,7 +184,6 @@ _ROOMS = {
     "branchpoint.lang.fork": ("Fork",),
     "branchpoint.lang.graph": ("Compiled", "load_graph"),
     "branchpoint.lang.lint": ("Finding",),
-    "branchpoint.lang.mcp": ("McpToolError", "mcp_tools"),
     "branchpoint.lang.nodes": ("InvalidGraph",),
     "branchpoint.lang.options": ("RunConfig",),
     "branchpoint.lang.placeholder": ("Untraceable",),
@@ -200,7 +193,6 @@ _ROOMS = {
     "branchpoint.lang.result": ("Meta",),
     "branchpoint.lang.run": ("Run",),
     "branchpoint.lang.state": ("State",),
-    "branchpoint.lang.tools": ("Tool", "ToolCall", "tool_prompt"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}  # the others of __all__ are in lang.calls
 

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-import uvicorn
 
 import branchpoint as bp
 from branchpoint.constrained.spec import Regex
@@ -19,36 +18,9 @@ from branchpoint.runtime.errors import EngineDead, InvalidRequest
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Hints, Ids, SampleFinished, ScoreCall, Text, Usage
 from branchpoint.runtime.process import EngineThread, build_engine
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.serving.app import build_app
-from branchpoint.runtime.serving.gateway import Gateway, Loaded
-from branchpoint.runtime.serving.options import ServerOptions
-from tests.runtime.serving_fake import EOS, FakeEngine
-from tests.runtime.serving_site import tokenizer
-
-
-class Site:
-    """The application on a free port, in a thread, around `loaded` or a fake engine."""
-
-    def __init__(self, loaded: Loaded | None = None) -> None:
-        self.engine = FakeEngine()
-        gateway = Gateway()
-        gateway.attach(loaded or Loaded(self.engine, tokenizer(), ("fake",), 8))
-        app = build_app(gateway, ServerOptions(api_keys=("secret",)))
-        config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run)
-        self._thread.start()
-        while not self._server.started:
-            self._thread.join(0.01)
-            assert self._thread.is_alive()
-        host, port = self._server.servers[0].sockets[0].getsockname()
-        self.url = f"http://{host}:{port}"
-        self.gateway = gateway
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self.gateway.close()
+from branchpoint.runtime.serving.gateway import Loaded
+from tests.lang.http_site import Site
+from tests.runtime.serving_fake import EOS
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import branchpoint as bp
-from branchpoint.lang.backends.base import Capabilities, ScoreRequest
+from branchpoint.constrained.spec import Choice
+from branchpoint.lang.backends.base import Capabilities, GenerateRequest, ScoreRequest
 from branchpoint.lang.backends.fake import Reply
 
 
@@ -26,9 +27,29 @@ def test_c1_options_are_scored_in_one_request_and_the_best_goes_on() -> None:
     assert len(fake.requests) == 2
 
 
-def test_c1_a_backend_that_can_not_score_is_refused() -> None:
-    with pytest.raises(bp.ProgramError, match="can't score"):
-        run(bp.select("x", ["a"]), bp.Fake(capabilities=Capabilities(score=False)))
+def test_a_backend_that_can_not_score_writes_an_option_itself() -> None:
+    fake = bp.Fake("b", capabilities=Capabilities(score=False))
+    result = run("Answer: " + bp.select("x", ["a", "b"], temperature=0.5), fake)
+    (request,) = fake.requests
+    assert isinstance(request, GenerateRequest)
+    assert request.constraint == Choice(("a", "b"))
+    assert request.sampling.temperature == 0.5
+    assert (result["x"], result.meta("x").method, result.meta("x").choices) == ("b", "mask", ())
+
+
+@pytest.mark.parametrize(
+    ("method", "constraints", "told"),
+    [("token_length_normalized", {"choice"}, "can't score options"), ("total", set[str](), "neither score options")],
+)
+def test_c1_a_backend_that_can_not_score_refuses_what_it_can_not_hold(method: str, constraints: set[str], told: str) -> None:
+    capabilities = Capabilities(score=False, constraints=frozenset(constraints))
+    with pytest.raises(bp.ProgramError, match=told):
+        run(bp.select("x", ["a"], choices_method=method), bp.Fake("a", capabilities=capabilities))
+
+
+def test_an_option_that_was_not_written_whole_is_an_error() -> None:
+    with pytest.raises(bp.ProgramError, match="none of the choices"):
+        run(bp.select("x", ["yes"]), bp.Fake("ye", capabilities=Capabilities(score=False)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""The real application on a free port, in a thread, for tests of backends that speak to servers."""
+
+import threading
+
+import uvicorn
+
+from branchpoint.runtime.serving.app import build_app
+from branchpoint.runtime.serving.gateway import Gateway, Loaded
+from branchpoint.runtime.serving.options import ServerOptions
+from tests.runtime.serving_fake import FakeEngine
+from tests.runtime.serving_site import tokenizer
+
+__all__ = ["Site"]
+
+
+class Site:
+    """The application on a free port, in a thread, around `loaded` or a fake engine."""
+
+    def __init__(self, loaded: Loaded | None = None) -> None:
+        self.engine = FakeEngine()
+        gateway = Gateway()
+        gateway.attach(loaded or Loaded(self.engine, tokenizer(), ("fake",), 8))
+        app = build_app(gateway, ServerOptions(api_keys=("secret",)))
+        config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            self._thread.join(0.01)
+            assert self._thread.is_alive()
+        host, port = self._server.servers[0].sockets[0].getsockname()
+        self.url = f"http://{host}:{port}"
+        self.gateway = gateway
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self.gateway.close()
