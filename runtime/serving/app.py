@@ -31,6 +31,7 @@ from branchpoint.runtime.serving.info import info_router, json_response, version
 from branchpoint.runtime.serving.keys import caller_of, key_ring
 from branchpoint.runtime.serving.native import RenderRequest, ScoreRequest, answer_score, render
 from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
 from branchpoint.runtime.serving.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from branchpoint.runtime.serving.wire import Json, Rules, decode_object, read_body
 
@@ -42,7 +43,7 @@ LARGE_BODY = 2**18
 IGNORED_HEADER = "X-Ignored-Fields"
 MOST_NAMED = 20
 
-Parser = Callable[[Gateway, Json, Mapping[str, str]], Awaitable[Response]]
+Parser = Callable[[Gateway, Json, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,27 @@ class _Route:
 def _plain(work: Callable[[Gateway, Json], Awaitable[Json]]) -> Parser:
     """A parser for a route that answers at once, without the engine."""
 
-    async def parse(gateway: Gateway, body: Json, _headers: Mapping[str, str]) -> Response:
+    async def parse(gateway: Gateway, body: Json, _request: Request) -> Response:
         return json_response(await work(gateway, body))
 
     return parse
 
 
+def _headed(answer: Callable[[Gateway, Json, Mapping[str, str]], Awaitable[Response]]) -> Parser:
+    """A parser that needs no more of the request than its headers."""
+
+    async def parse(gateway: Gateway, body: Json, request: Request) -> Response:
+        return await answer(gateway, body, request.headers)
+
+    return parse
+
+
 _ROUTES = (
-    _Route(("/v1/chat/completions",), ChatRequest, CHAT_RULES, answer_chat),
-    _Route(("/v1/completions",), CompletionRequest, COMPLETION_RULES, answer_completion),
-    _Route(("/generate",), GenerateRequest, GENERATE_RULES, answer_generate),
-    _Route(("/branchpoint/score",), ScoreRequest, Rules(), answer_score),
+    _Route(("/v1/chat/completions",), ChatRequest, CHAT_RULES, _headed(answer_chat)),
+    _Route(("/v1/completions",), CompletionRequest, COMPLETION_RULES, _headed(answer_completion)),
+    _Route(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
+    _Route(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
+    _Route(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),
     _Route(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
     _Route(("/tokenize", "/v1/tokenize"), TokenizeRequest, Rules(), _plain(tokenize)),
     _Route(("/detokenize", "/v1/detokenize"), DetokenizeRequest, Rules(), _plain(detokenize)),
@@ -77,6 +88,7 @@ def build_app(gateway: Gateway, options: ServerOptions) -> ASGIApp:
     """The application for one gateway."""
     app = FastAPI(title="Branchpoint", version=version(), docs_url=None, redoc_url=None)
     app.include_router(info_router(gateway))
+    app.include_router(responses_router(gateway))
     for route in _ROUTES:
         for path in route.paths:
             app.add_api_route(
@@ -119,7 +131,7 @@ async def _parsed(gateway: Gateway, route: _Route, body: Json, request: Request,
     request.scope[TICKET] = ticket
     response: Response | None = None
     try:
-        response = await route.parse(gateway, body, request.headers)
+        response = await route.parse(gateway, body, request)
     finally:
         if not isinstance(response, Answer):
             gateway.requests.leave(ticket)

@@ -4,6 +4,7 @@ Messages go through the model's own template as segments, so that a user's text 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from branchpoint.runtime.messages import Call
 from branchpoint.runtime.sampling import MAX_LOGPROBS
@@ -17,7 +18,7 @@ from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.tools import ToolFields, ToolUse, tool_use
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
-__all__ = ["CHAT_RULES", "ChatRequest", "answer_chat", "effort_options"]
+__all__ = ["CHAT_RULES", "ChatCall", "ChatRequest", "answer_chat", "chat_call", "effort_options"]
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
@@ -61,10 +62,26 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     include_reasoning: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A chat ready to be sent: its call, how its output is to be read, and the request's names for what may be refused."""
+
+    call: Call
+    use: ToolUse
+    params: Mapping[str | None, str]
+
+
 async def answer_chat(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:
     """The answer to a chat request. Raises InvalidRequest and ApiError before anything runs."""
     fields = as_request(body, ChatRequest, CHAT_RULES)
     name = gateway.check_model(fields.model)
+    own = request_id("chatcmpl-", fields.own_id, headers)
+    ready = await chat_call(gateway, fields, own)
+    return Answer(gateway, own, (ready.call,), ChatView(ready.call, ready.use, _look(fields, name)), ready.params)
+
+
+async def chat_call(gateway: Gateway, fields: ChatRequest, own: str) -> ChatCall:
+    """The call, of id `own`, that a chat request means. Raises InvalidRequest and CapacityError."""
     loaded = gateway.loaded
     limit = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
     if limit is not None and limit < 1:
@@ -77,20 +94,17 @@ async def answer_chat(gateway: Gateway, body: Json, headers: Mapping[str, str]) 
         sampling = sampling_of(fields, loaded.info.sampling_defaults, max_tokens=limit, logprobs=_logprobs(fields))
     sampling.check_against(loaded.info.vocabulary_size)
     asked = constraint_of(fields)
-    use = tool_use(
-        ToolFields(fields.tools, fields.tool_choice, fields.parallel_tool_calls), constrained=asked.constraint is not None
-    )
+    tools = ToolFields(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    use = tool_use(tools, constrained=asked.constraint is not None)
     rendered = await render_conversation(gateway, _conversation(fields, use, free=asked.constraint is None, gateway=gateway))
     prompt = rendered.prompt
     with named(limited):
         gateway.check_output(len(prompt.tokens), sampling, "messages")
     if use.constraint is not None:
         asked = Asked(use.constraint, use.field)
-    own = request_id("chatcmpl-", fields.own_id, headers)
     space, hints = salt_of(fields.cache_salt), hints_of(fields.priority)
     call = Call(own, tuple(prompt.tokens), sampling, asked.constraint, namespace=space, hints=hints)
-    view = ChatView(call, rendered.use, _look(fields, name))
-    return Answer(gateway, own, (call,), view, {"prompt": "messages", **asked.params})
+    return ChatCall(call, rendered.use, {"prompt": "messages", **asked.params})
 
 
 def _conversation(fields: ChatRequest, use: ToolUse, *, free: bool, gateway: Gateway) -> Conversation:

@@ -30,6 +30,7 @@ from branchpoint.runtime.serving.keys import ANYONE, Caller
 from branchpoint.runtime.serving.limits import check_amount, check_calls, check_ids, limits_of
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
+from branchpoint.runtime.serving.response_store import ResponseStore
 from branchpoint.runtime.stats import EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
@@ -77,6 +78,7 @@ class Gateway:
         self.settings = options = options or ServerOptions()
         self.requests = InFlight(options.max_queued_tokens)
         self.http = HttpMetrics()
+        self.responses = ResponseStore(options.max_stored_responses)
         self.pulse = Pulse(options.stuck_seconds)
         self._loaded: Loaded | None = None
         self._metrics: Metrics | None = None
