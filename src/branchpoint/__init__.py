@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from branchpoint.errors import BranchpointError as BranchpointError
+    from branchpoint.lang.agent import ause_tools as ause_tools
+    from branchpoint.lang.agent import use_tools as use_tools
     from branchpoint.lang.backends.anthropic import Anthropic as Anthropic
     from branchpoint.lang.backends.base import Backend as Backend
     from branchpoint.lang.backends.engine import Engine as Engine
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
     from branchpoint.lang.graph import Compiled as Compiled
     from branchpoint.lang.graph import load_graph as load_graph
     from branchpoint.lang.lint import Finding as Finding
+    from branchpoint.lang.mcp import McpToolError as McpToolError
+    from branchpoint.lang.mcp import mcp_tools as mcp_tools
     from branchpoint.lang.nodes import InvalidGraph as InvalidGraph
     from branchpoint.lang.options import RunConfig as RunConfig
     from branchpoint.lang.placeholder import Untraceable as Untraceable
@@ -79,6 +83,9 @@ if TYPE_CHECKING:
     from branchpoint.lang.result import Meta as Meta
     from branchpoint.lang.run import Run as Run
     from branchpoint.lang.state import State as State
+    from branchpoint.lang.tools import Tool as Tool
+    from branchpoint.lang.tools import ToolCall as ToolCall
+    from branchpoint.lang.tools import tool_prompt as tool_prompt
 
     Runtime = Engine
 
@@ -98,6 +105,7 @@ __all__ = [
     "Incomplete",
     "InvalidGraph",
     "LiteLLM",
+    "McpToolError",
     "Meta",
     "NotSupported",
     "OpenAI",
@@ -112,11 +120,14 @@ __all__ = [
     "RuntimeEndpoint",
     "ScoredOption",
     "State",
+    "Tool",
+    "ToolCall",
     "UnknownVariable",
     "Untraceable",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "ause_tools",
     "ebnf",
     "flush_cache",
     "function",
@@ -129,6 +140,7 @@ __all__ = [
     "greedy_token_selection",
     "json_schema",
     "load_graph",
+    "mcp_tools",
     "regex",
     "replay",
     "select",
@@ -142,9 +154,11 @@ __all__ = [
     "tool",
     "tool_begin",
     "tool_end",
+    "tool_prompt",
     "total",
     "total_with_end",
     "unconditional_likelihood_normalized",
+    "use_tools",
     "user",
     "user_begin",
     "user_end",
@@ -153,6 +167,7 @@ __all__ = [
 _ROOMS = {
     "branchpoint.errors": ("BranchpointError",),
     "branchpoint.lang.backends.anthropic": ("Anthropic",),
+    "branchpoint.lang.agent": ("ause_tools", "use_tools"),
     "branchpoint.lang.backends.base": ("Backend",),
     "branchpoint.lang.backends.engine": ("Engine",),
     "branchpoint.lang.backends.fake": ("Fake",),
@@ -184,6 +199,7 @@ _ROOMS = {
     "branchpoint.lang.fork": ("Fork",),
     "branchpoint.lang.graph": ("Compiled", "load_graph"),
     "branchpoint.lang.lint": ("Finding",),
+    "branchpoint.lang.mcp": ("McpToolError", "mcp_tools"),
     "branchpoint.lang.nodes": ("InvalidGraph",),
     "branchpoint.lang.options": ("RunConfig",),
     "branchpoint.lang.placeholder": ("Untraceable",),
@@ -193,6 +209,7 @@ _ROOMS = {
     "branchpoint.lang.result": ("Meta",),
     "branchpoint.lang.run": ("Run",),
     "branchpoint.lang.state": ("State",),
+    "branchpoint.lang.tools": ("Tool", "ToolCall", "tool_prompt"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}  # the others of __all__ are in lang.calls
 
