@@ -11,35 +11,41 @@ import jsonschema_rs
 
 from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.errors import InvalidSchema, shorten
+from branchpoint.constrained.judge_duties import Duties, DutyBook, judged_words
 from branchpoint.constrained.judge_reach import Reach
 from branchpoint.constrained.judge_rules import RULES
 from branchpoint.constrained.partial import Frame, Node, Open, written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.verdict import Verdict
 
-__all__ = ["Duties", "Judge"]
+__all__ = ["Judge"]
 
 _DEEPEST = 200
-Duties = tuple[SchemaMap, ...]
 
 
 class Judge:
-    """For one normalised schema and the ids of its loose dicts. Shared by cursors; only remembers validators and answers.
+    """For one normalised schema; `loose` has the ids of its loose dicts, and which of their words are to be judged.
 
     `free` has the ids of dicts whose keys come in any order, with the names that may be (None: any): see `unordered.py`.
+    Shared by cursors; only remembers validators and answers.
     """
 
-    def __init__(self, root: Schema, loose: frozenset[int], free: Mapping[int, frozenset[str] | None] | None = None) -> None:
+    def __init__(
+        self, root: Schema, loose: Mapping[int, frozenset[str]], free: Mapping[int, frozenset[str] | None] | None = None
+    ) -> None:
         self._root = root
         self._loose = loose
         self._free = free or {}
         self.definitions = Definitions(root.get("$defs", {}) if isinstance(root, dict) else {})
         self._validators: dict[int, Any] = {}
         self._patterns: dict[str, Any] = {}
-        self._concerns: dict[int, bool] = {}
-        self._duties: dict[int, Duties] = {}
+        self._told: dict[tuple[int, ...], frozenset[str]] = {}
         self._members: dict[tuple[int, str], Duties] = {}
-        self._mark()
+        self._book = DutyBook(root, self.definitions, loose.keys() | self._free.keys())
+        places = self._book.places
+        for number in loose.keys() & places.keys():  # made now, so that what is wrong with one is the compiler's error
+            self._validator(places[number])
+        self._open = {number: judged_words(places[number], loose[number]) for number in loose.keys() & places.keys()}
 
     def root_duties(self) -> Duties:
         """What the whole value must satisfy."""
@@ -55,14 +61,8 @@ class Judge:
         return bool(self._loose)
 
     def duties(self, schema: Schema) -> Duties:
-        """The parts of a schema that always apply in place, as far as something loose lies in them."""
-        if isinstance(schema, bool):
-            return ()
-        if id(schema) not in self._duties:
-            found: dict[int, SchemaMap] = {}
-            self._collect(schema, found)
-            self._duties[id(schema)] = tuple(each for each in found.values() if self._concerns.get(id(each)))
-        return self._duties[id(schema)]
+        """The parts of a schema that always apply in place, as far as something loose or free lies in them."""
+        return self._book.duties(schema)
 
     def member_duties(self, frame: Frame) -> Duties:
         """What the member that is being written must satisfy."""
@@ -104,7 +104,18 @@ class Judge:
 
     def begins(self, duties: Duties, value: Open) -> bool:
         """Whether a value that has begun may still satisfy its duties."""
-        return all(id(duty) not in self._loose or self.verdict(duty, value) is not False for duty in duties)
+        return all(id(duty) not in self._open or self._may_hold(id(duty), value) for duty in duties)
+
+    def _may_hold(self, number: int, value: Open) -> bool:
+        """Whether the loose words of a dict may come true."""
+        settled = value.settled if value.frame is not None else None
+        depth = value.frame.depth if value.frame is not None else 0
+        if settled is not None and settled.get((depth, ~number)):
+            return True
+        found = self._by_rules(self._open[number], value, 0)
+        if found and settled is not None and value.storing:
+            settled[depth, ~number] = True
+        return found is not False
 
     def holds(self, duties: Duties, node: Node) -> bool:
         """Whether a complete value satisfies its duties."""
@@ -140,7 +151,9 @@ class Judge:
         """Whether an open container, and all that hold it, may still satisfy their duties."""
         at: Frame | None = frame
         view = Open("object" if frame.is_object else "array", frame, child)
+        storing = child is None or child.kind is None  # else what is said holds for this child only
         while at is not None and at.loose:
+            view.settled, view.storing = frame.settled, storing
             if not self.begins(at.duties, view):
                 return False
             at = at.above
@@ -169,14 +182,26 @@ class Judge:
 
     def told(self, duties: Duties) -> frozenset[str]:
         """The strings that duties tell apart from all others."""
-        reach = Reach(self.definitions)
-        reach.add(duties)
-        return reach.strings()[0]
+        key = tuple(map(id, duties))
+        if key not in self._told:
+            reach = Reach(self.definitions)
+            reach.add(self._open[id(duty)] for duty in duties if id(duty) in self._open)
+            self._told[key] = reach.strings()[0]
+        return self._told[key]
 
     def _member_reach(self, reach: Reach, frame: Frame) -> Reach:
         below = Reach(self.definitions)
         below.add(self._below(reach, frame))
         return below
+
+    def looks_below(self, frame: Frame) -> bool:
+        """Whether anything in the member that is being written may matter to this container, or to those that hold it."""
+        if not frame.loose:
+            return False
+        if ("below", "") not in frame.memo:
+            reach, whole = self._reach(frame)
+            frame.memo["below", ""] = whole or self._member_reach(reach, frame).says_anything
+        return bool(frame.memo["below", ""])
 
     def refuses_keys(self, frame: Frame) -> bool:
         """Whether some key that a loose object tells apart can't come next; taken for granted where patterns tell."""
@@ -198,12 +223,15 @@ class Judge:
 
     def _reach(self, frame: Frame) -> tuple[Reach, bool]:
         """What may apply to a frame, and whether something compares it, or what holds it, as a whole."""
-        reach, whole = Reach(self.definitions), False
-        if frame.above is not None and frame.above.loose:
-            above, whole = self._reach(frame.above)
-            reach = self._member_reach(above, frame.above)
-        reach.add(frame.duties)
-        return reach, whole or reach.sees_whole
+        found: tuple[Reach, bool] | None = frame.memo.get(("reach", ""))
+        if found is None:
+            reach, whole = Reach(self.definitions), False
+            if frame.above is not None and frame.above.loose:
+                above, whole = self._reach(frame.above)
+                reach = self._member_reach(above, frame.above)
+            reach.add(self._open[id(duty)] for duty in frame.duties if id(duty) in self._open)
+            found = frame.memo["reach", ""] = reach, whole or reach.sees_whole
+        return found
 
     def _below(self, reach: Reach, frame: Frame) -> Iterable[Schema]:
         for schema in reach.schemas.values():
@@ -243,10 +271,18 @@ class Judge:
             return self.is_valid(schema, value)
         if depth > _DEEPEST:
             return None
-        if id(schema) not in value.verdicts:
-            value.verdicts[id(schema)] = None  # while it is asked for, a reference back to it doesn't tell
-            value.verdicts[id(schema)] = self._by_rules(schema, value, depth)
-        return value.verdicts[id(schema)]
+        number = id(schema)
+        if number in value.verdicts:
+            return value.verdicts[number]
+        if value.settled is not None and value.frame is not None:
+            settled = value.settled.get((value.frame.depth, number))
+            if settled is not None:
+                return settled
+        value.verdicts[number] = None  # while it is asked for, a reference back to it doesn't tell
+        found = value.verdicts[number] = self._by_rules(schema, value, depth)
+        if found is not None and value.storing and value.frame is not None and value.settled is not None:
+            value.settled[value.frame.depth, number] = found
+        return found
 
     def _by_rules(self, schema: SchemaMap, value: Open, depth: int) -> Verdict:
         result: Verdict = True
@@ -258,48 +294,3 @@ class Judge:
             if found is None:
                 result = None
         return result
-
-    def _collect(self, schema: Schema, found: dict[int, SchemaMap]) -> None:
-        if isinstance(schema, bool) or id(schema) in found:
-            return
-        found[id(schema)] = schema
-        for each in _in_place(schema, self.definitions):
-            self._collect(each, found)
-
-    def _mark(self) -> None:
-        """Which dicts have something loose in parts that always apply: themselves, or below; a fixed point over references."""
-        places: dict[int, SchemaMap] = {}
-        waiting: list[Schema] = [self._root]
-        below: dict[int, list[int]] = {}
-        while waiting:
-            schema = waiting.pop()
-            if isinstance(schema, bool) or id(schema) in places:
-                continue
-            places[id(schema)] = schema
-            parts = [each for each in (*_in_place(schema, self.definitions), *_parts(schema)) if isinstance(each, dict)]
-            waiting += parts
-            for each in parts:
-                below.setdefault(id(each), []).append(id(schema))
-        for number in self._loose & places.keys():  # made now, so that what is wrong with one is the compiler's error
-            self._validator(places[number])
-        marked = [number for number in places if number in self._loose or number in self._free]
-        while marked:
-            number = marked.pop()
-            if not self._concerns.get(number):
-                self._concerns[number] = True
-                marked += below.get(number, ())
-
-
-def _in_place(schema: SchemaMap, definitions: Definitions) -> Iterable[Schema]:
-    yield from schema.get("allOf", ())
-    if "$ref" in schema:
-        yield definitions[schema["$ref"]]
-
-
-def _parts(schema: SchemaMap) -> Iterable[Schema]:
-    yield from schema.get("prefixItems", ())
-    for keyword in ("properties", "patternProperties"):
-        yield from schema.get(keyword, {}).values()
-    for keyword in ("items", "additionalProperties"):
-        if keyword in schema:
-            yield schema[keyword]

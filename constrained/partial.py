@@ -91,10 +91,11 @@ class Cell:
 class Frame:
     """An open container: where it stands, its members, the key whose value is being written, and what it must satisfy.
 
-    `memo` is the judge's: what it found out about the member that is being written.
+    `memo` is the judge's: what it found out about the member that is being written. `settled` is, too: final verdicts on this
+    container and those that hold it, by depth and schema id, which stay whatever is added.
     """
 
-    __slots__ = ("above", "cell", "duties", "is_object", "key", "loose", "memo")
+    __slots__ = ("above", "cell", "depth", "duties", "is_object", "key", "loose", "memo", "settled")
 
     def __init__(
         self,
@@ -105,6 +106,7 @@ class Frame:
         loose: bool,
         cell: Cell | None = None,
         key: str | None = None,
+        settled: dict[tuple[int, int], bool] | None = None,
     ) -> None:
         self.above = above
         self.duties = duties
@@ -113,15 +115,19 @@ class Frame:
         self.cell = cell
         self.key = key
         self.memo: dict[tuple[str, str], Any] = {}
+        self.depth: int = above.depth + 1 if above else 0
+        if settled is None:
+            settled = above.settled if above else {}
+        self.settled: dict[tuple[int, int], bool] = settled.copy() if loose else {}
 
     def at_key(self, key: str) -> "Frame":
         """With a key whose value comes next."""
-        return Frame(self.above, self.duties, is_object=True, loose=self.loose, cell=self.cell, key=key)
+        return Frame(self.above, self.duties, is_object=True, loose=self.loose, cell=self.cell, key=key, settled=self.settled)
 
     def with_member(self, node: Node) -> "Frame":
         """With one more complete member."""
         cell = Cell(self.cell, self.key, node)
-        return Frame(self.above, self.duties, is_object=self.is_object, loose=self.loose, cell=cell)
+        return Frame(self.above, self.duties, is_object=self.is_object, loose=self.loose, cell=cell, settled=self.settled)
 
     @property
     def names(self) -> dict[str, Node]:
@@ -146,7 +152,7 @@ class Open:
     `kind` is its JSON type, or None where nothing of it is written yet. `verdicts` remembers the judge's, by schema id.
     """
 
-    __slots__ = ("_decoded", "child", "frame", "kind", "text", "verdicts")
+    __slots__ = ("_decoded", "child", "frame", "kind", "settled", "storing", "text", "verdicts")
 
     def __init__(self, kind: str | None, frame: Frame | None = None, child: "Open | None" = None, text: bytes = b"") -> None:
         self.kind = kind
@@ -154,6 +160,8 @@ class Open:
         self.child = child
         self.text = text
         self.verdicts: dict[int, bool | None] = {}
+        self.settled: dict[tuple[int, int], bool] | None = None  # those of the innermost container
+        self.storing = False
         self._decoded: str | None = None
 
     @property

@@ -6,7 +6,8 @@
 from collections.abc import Callable
 from enum import Enum
 
-from branchpoint.constrained.judge import Duties, Judge
+from branchpoint.constrained.judge import Judge
+from branchpoint.constrained.judge_duties import Duties
 from branchpoint.constrained.partial import Frame, Node, Open, read_primitive
 
 __all__ = ["At", "Reader", "State"]
@@ -182,7 +183,7 @@ class Reader:
     def _value(self, state: State, byte: int) -> State | None:
         if byte in _OPENING:
             is_object = _OPENING[byte]
-            loose = self._judge.is_loose(state.duties) or (state.frame is not None and state.frame.loose)
+            loose = self._judge.is_loose(state.duties) or (state.frame is not None and self._judge.looks_below(state.frame))
             frame = Frame(state.frame, state.duties, is_object=is_object, loose=loose)
             return self._next(frame) if not loose or self._judge.stands(frame, None) else None
         kind = _KINDS.get(byte, "number")

@@ -5,6 +5,7 @@ A place whose parts always apply is loose by itself; below `anyOf`, conditions a
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from branchpoint.constrained.definitions import Definitions, mentions_reference, names_in_order
@@ -21,15 +22,16 @@ _MAX_NAMES = 200
 _COPIED = ["type", "minLength", "maxLength", "minItems", "maxItems", "required"]
 SIBLINGS = "siblings"  # dropped where the engine can't merge what stands beside a reference that recurs
 _REWRITTEN = {"oneOf", "not", "if", "dependentRequired", "dependentSchemas"}
+_SOMETIMES = {"anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"}
 _FINITE = {"boolean": 2, "null": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """`schema` for the engine; `loose` holds the ids of the normalised schema's dicts that it is looser than."""
+    """`schema` for the engine; `loose`: by the ids of the normalised schema's dicts, the words that it is looser than."""
 
     schema: Schema
-    loose: frozenset[int]
+    loose: Mapping[int, frozenset[str]]
 
 
 def relax_schema(root: Schema, dropped: frozenset[str] = frozenset(), *, any_order: bool = False) -> Relaxed:
@@ -38,7 +40,7 @@ def relax_schema(root: Schema, dropped: frozenset[str] = frozenset(), *, any_ord
     With `any_order`, objects whose keys `unordered.py` is to set free are marked.
     """
     if isinstance(root, bool):
-        return Relaxed(root, frozenset())
+        return Relaxed(root, {})
     return _Relaxer(root, dropped).run(any_order=any_order)
 
 
@@ -50,7 +52,7 @@ class _Relaxer:
         self.definitions = Definitions(root.get("$defs", {}))
         self.rewriter = Rewriter(self.definitions)
         self.dropped = dropped
-        self.loose: set[int] = set()
+        self.loose: dict[int, set[str]] = {}
         self.depends: dict[int, set[str]] = {}
         self._objects = ObjectRules(self)
         self._scalars = ScalarRules(self)
@@ -63,7 +65,7 @@ class _Relaxer:
         if isinstance(schema, dict) and defined:
             schema = Definitions(defined).whole(schema) if any_order else {**schema, "$defs": defined}
         self._settle()
-        return Relaxed(schema, frozenset(self.loose))
+        return Relaxed(schema, {owner: frozenset(words) for owner, words in self.loose.items()})
 
     def _settle(self) -> None:
         """Who refers below a condition to something loose answers for it."""
@@ -73,7 +75,7 @@ class _Relaxer:
             reached: dict[str, bool] = {}
             for owner, names in self.depends.items():
                 if owner not in self.loose and any(self._reaches(name, reached) for name in names):
-                    self.loose.add(owner)
+                    self.loose.setdefault(owner, set()).update(_SOMETIMES)
 
     def _reaches(self, name: str, reached: dict[str, bool]) -> bool:
         """Whether something loose lies in a definition or behind it."""
@@ -93,8 +95,9 @@ class _Relaxer:
         return any(self._holds_loose(value, reached) for key, value in at.items() if key not in ("const", "enum"))
 
     def give_up(self, context: Context, keyword: str) -> None:
-        """Leave a keyword to the judge."""
-        self.loose.add(context.owner)
+        """Leave a keyword to the judge: where it applies only sometimes, with all words that it may stand under."""
+        words = self.loose.setdefault(context.owner, set())
+        words.update(_SOMETIMES if context.conditional else (keyword,))
 
     def place(self, schema: Schema, *, any_order: bool = False) -> Schema:
         """Relax a subschema that answers for itself."""
@@ -117,7 +120,8 @@ class _Relaxer:
         if "$ref" in schema:
             self._refer(schema, result, context)
             if SIBLINGS in self.dropped and schema.keys() - {"$ref", "$defs"}:
-                self.give_up(context, "$ref")
+                for keyword in schema:
+                    self.give_up(context, keyword)
                 return {"$ref": schema["$ref"]}
         self._values(schema, result, extra, context)
         self._scalars.apply(schema, result, extra, context)

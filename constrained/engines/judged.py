@@ -95,12 +95,12 @@ class JudgedMatcher:
         """The allowed tokens after which the judge refuses; tokens that differ in nothing it sees are judged once."""
         shapes = self._grammar.shapes
         if state.at in (At.IN_STRING, At.IN_KEY):
-            if state.at is At.IN_KEY or self._reader.read(state, shapes.foreign) is not None:
+            if self._reader.read(state, shapes.foreign) is not None:
                 # a text that no schema mentions may go on, so that only the end of the string is left to judge
                 candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
             else:
                 candidates = iterate_allowed(row)
-                told = self._reader.told(state)
+                told = self._reader.told(state) if state.at is At.IN_STRING else None
                 if told is not None and self._reader.read(state, _FOREIGN) is None:
                     known = np.isin(candidates, self._telling(state, told)) | (shapes.ending_of[candidates] >= 0)
                     known |= shapes.escaped[candidates]
