@@ -22,13 +22,21 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.auth import KeyGuard
 from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_chat
 from branchpoint.runtime.serving.completion import COMPLETION_RULES, CompletionRequest, answer_completion
-from branchpoint.runtime.serving.errors import ApiError, api_error, clip, error_body
+from branchpoint.runtime.serving.errors import ApiError, api_error, body_for, clip, error_body
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
 from branchpoint.runtime.serving.http_metrics import HttpMeter
 from branchpoint.runtime.serving.inflight import TICKET, Ticket
 from branchpoint.runtime.serving.info import info_router, json_response, version
 from branchpoint.runtime.serving.keys import caller_of, key_ring
+from branchpoint.runtime.serving.messages_route import (
+    COUNT_RULES,
+    MESSAGES_RULES,
+    CountRequest,
+    MessagesRequest,
+    answer_messages,
+    count_message_tokens,
+)
 from branchpoint.runtime.serving.native import RenderRequest, ScoreRequest, answer_score, render
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
@@ -76,6 +84,8 @@ _ROUTES = (
     _Route(("/v1/chat/completions",), ChatRequest, CHAT_RULES, _headed(answer_chat)),
     _Route(("/v1/completions",), CompletionRequest, COMPLETION_RULES, _headed(answer_completion)),
     _Route(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
+    _Route(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
+    _Route(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
     _Route(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
     _Route(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),
     _Route(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
@@ -165,10 +175,10 @@ def _anything(_type: type) -> Json:
     return {"description": "Any JSON value."}
 
 
-async def _on_error(_request: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, BranchpointError)
     answer = api_error(error)
-    return json_response(error_body(answer), answer.status, answer.headers)
+    return json_response(body_for(request.url.path, answer), answer.status, answer.headers)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -176,7 +186,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     path = clip(request.url.path, 120)
     told = {404: f"There is no {path} here.", 405: f"{path} doesn't answer {request.method}."}
     answer = ApiError(error.status_code, told.get(error.status_code, str(error.detail)))
-    return json_response(error_body(answer), answer.status, dict(error.headers or {}))
+    return json_response(body_for(request.url.path, answer), answer.status, dict(error.headers or {}))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

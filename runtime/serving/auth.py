@@ -6,7 +6,7 @@ Keys are compared in constant time; only health and metrics are open. What passe
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from branchpoint.runtime.serving.errors import ApiError, error_body
+from branchpoint.runtime.serving.errors import ApiError, body_for
 from branchpoint.runtime.serving.keys import ANYONE, CALLER, Caller, KeyRing
 
 __all__ = ["ADMIN_PATHS", "OPEN_PATHS", "KeyGuard"]
@@ -43,7 +43,7 @@ class KeyGuard:
             headers = [(b"content-type", b"application/json")]
             headers += [(name.lower().encode(), value.encode()) for name, value in refused.headers.items()]
             await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-            await send({"type": "http.response.body", "body": msgspec.json.encode(error_body(refused))})
+            await send({"type": "http.response.body", "body": msgspec.json.encode(body_for(scope.get("path", ""), refused))})
 
 
 def _refusal(caller: Caller | None, scope: Scope) -> ApiError | None:

@@ -11,7 +11,7 @@ from reprlib import Repr
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 
-__all__ = ["ApiError", "anthropic_body", "api_error", "bad_request", "clip", "error_body", "named", "shown"]
+__all__ = ["ApiError", "anthropic_body", "api_error", "bad_request", "body_for", "clip", "error_body", "named", "shown"]
 
 MAX_ECHO = 600
 
@@ -122,3 +122,8 @@ def anthropic_body(error: ApiError) -> dict[str, object]:
         error.status, "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error"
     )
     return {"type": "error", "error": {"type": kind, "message": str(error)}}
+
+
+def body_for(path: str, error: ApiError) -> dict[str, object]:
+    """The error body that clients of the route at `path` know."""
+    return anthropic_body(error) if path.startswith("/v1/messages") else error_body(error)
