@@ -4,7 +4,6 @@ Around llguidance's matcher for schemas with loose places. A token is refused wh
 where, as far as a bounded look ahead tells, nothing could follow.
 """
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
 from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.mask import allocate, forbid, iterate_allowed
+from branchpoint.constrained.partial import written_key
 from branchpoint.constrained.reader import At, Reader, State
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -25,6 +25,7 @@ __all__ = ["JudgedGrammar", "JudgedMatcher"]
 _MAX_PROBED = 16
 _MAX_FOLLOWED = 8
 _BUDGET = 32
+_MANY = 16
 _FOREIGN = "\ue000".encode()
 Ids = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.int32]
@@ -94,6 +95,8 @@ class JudgedMatcher:
     def _refused(self, row: MaskRow, state: State) -> list[int]:
         """The allowed tokens after which the judge refuses; tokens that differ in nothing it sees are judged once."""
         shapes = self._grammar.shapes
+        if state.at is At.IN_STRING and self._reader.is_blind(state):
+            return self._blind(row, state)
         if state.at in (At.IN_STRING, At.IN_KEY):
             if self._reader.read(state, shapes.foreign) is not None:
                 # a text that no schema mentions may go on, so that only the end of the string is left to judge
@@ -102,7 +105,7 @@ class JudgedMatcher:
                 candidates = iterate_allowed(row)
                 told = self._reader.told(state) if state.at is At.IN_STRING else None
                 if told is not None and self._reader.read(state, _FOREIGN) is None:
-                    known = np.isin(candidates, self._telling(state, told)) | (shapes.ending_of[candidates] >= 0)
+                    known = np.isin(candidates, self._telling(state.text[1:], told)) | (shapes.ending_of[candidates] >= 0)
                     known |= shapes.escaped[candidates]
                     return [*candidates[~known].tolist(), *self._one_by_one(state, candidates[known])]
             if self._reader.is_blind(state):
@@ -110,15 +113,30 @@ class JudgedMatcher:
             return self._one_by_one(state, candidates)
         return self._by_part(state, iterate_allowed(row), shapes.head_of, shapes.heads, shapes.foreign)
 
-    def _telling(self, state: State, told: frozenset[str]) -> list[int]:
-        """The tokens that go on towards one of the strings that are told apart."""
-        written, by_bytes = state.text[1:], self._vocabulary.by_bytes
+    def _blind(self, row: MaskRow, state: State) -> list[int]:
+        """The refused tokens in a string that nobody looks at: by what follows its end, asked once for the whole string."""
+        shapes, frame = self._grammar.shapes, state.frame
+        candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
+        memo = frame.memo if frame is not None else {}
+        refused: list[int] = []
+        for token, ending in zip(candidates.tolist(), shapes.ending_of[candidates].tolist(), strict=True):
+            text = self._vocabulary.tokens[token] if ending < 0 else shapes.endings[ending]
+            key = ("string", text.hex())
+            if key not in memo:
+                memo[key] = self._reader.read(state, text) is not None
+            if not memo[key]:
+                refused.append(token)
+        return refused
+
+    def _telling(self, written: bytes, told: frozenset[str], before: bytes = b"") -> list[int]:
+        """The tokens that, after the text `before`, go on towards one of the strings that are told apart."""
+        by_bytes = self._vocabulary.by_bytes
         found: set[int] = set()
         for each in told:
-            whole = json.dumps(each, ensure_ascii=False)[1:-1].encode()
+            whole = written_key(each)
             rest = whole[len(written) :] if whole.startswith(written) else b""
-            for end in range(1, min(len(rest), self._vocabulary.longest) + 1):
-                found.update(by_bytes.get(rest[:end], ()))
+            for end in range(0 if before else 1, min(len(rest), self._vocabulary.longest) + 1):
+                found.update(by_bytes.get(before + rest[:end], ()))
         return list(found)
 
     def _by_part(self, state: State, candidates: Ids, part_of: Parts, parts: list[bytes], more: bytes) -> list[int]:
@@ -131,6 +149,11 @@ class JudgedMatcher:
             if self._reader.read(state, parts[each]) is None:
                 refused += members.tolist()
             elif more and self._reader.read(state, parts[each] + more) is None:
+                told = self._reader.told(state) if state.at is At.VALUE and len(members) > _MANY else None
+                telling = np.isin(members, self._telling(b"", told, parts[each])) if told is not None else None
+                if telling is not None and self._reader.read(state, parts[each] + _FOREIGN) is None:
+                    refused += members[~telling].tolist()
+                    members = members[telling]
                 alone.append(members)
         return refused + self._one_by_one(state, np.concatenate(alone))
 
