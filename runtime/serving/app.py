@@ -5,7 +5,7 @@ that is the route's schema.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -43,7 +43,7 @@ from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequ
 from branchpoint.runtime.serving.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from branchpoint.runtime.serving.wire import Json, Rules, decode_object, read_body
 
-__all__ = ["build_app"]
+__all__ = ["Endpoint", "build_app"]
 
 logger = logging.getLogger("branchpoint.serving")
 
@@ -55,7 +55,9 @@ Parser = Callable[[Gateway, Json, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class Endpoint:
+    """A generating route: its paths, the struct that is its body's schema, what it refuses, and who answers."""
+
     paths: tuple[str, ...]
     form: type[msgspec.Struct]
     rules: Rules
@@ -81,25 +83,25 @@ def _headed(answer: Callable[[Gateway, Json, Mapping[str, str]], Awaitable[Respo
 
 
 _ROUTES = (
-    _Route(("/v1/chat/completions",), ChatRequest, CHAT_RULES, _headed(answer_chat)),
-    _Route(("/v1/completions",), CompletionRequest, COMPLETION_RULES, _headed(answer_completion)),
-    _Route(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
-    _Route(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
-    _Route(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
-    _Route(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
-    _Route(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),
-    _Route(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
-    _Route(("/tokenize", "/v1/tokenize"), TokenizeRequest, Rules(), _plain(tokenize)),
-    _Route(("/detokenize", "/v1/detokenize"), DetokenizeRequest, Rules(), _plain(detokenize)),
+    Endpoint(("/v1/chat/completions",), ChatRequest, CHAT_RULES, _headed(answer_chat)),
+    Endpoint(("/v1/completions",), CompletionRequest, COMPLETION_RULES, _headed(answer_completion)),
+    Endpoint(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
+    Endpoint(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
+    Endpoint(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
+    Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
+    Endpoint(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),
+    Endpoint(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
+    Endpoint(("/tokenize", "/v1/tokenize"), TokenizeRequest, Rules(), _plain(tokenize)),
+    Endpoint(("/detokenize", "/v1/detokenize"), DetokenizeRequest, Rules(), _plain(detokenize)),
 )
 
 
-def build_app(gateway: Gateway, options: ServerOptions) -> ASGIApp:
-    """The application for one gateway."""
+def build_app(gateway: Gateway, options: ServerOptions, more: Sequence[Endpoint] = ()) -> ASGIApp:
+    """The application for one gateway; `more` are routes from above this room."""
     app = FastAPI(title="Branchpoint", version=version(), docs_url=None, redoc_url=None)
     app.include_router(info_router(gateway))
     app.include_router(responses_router(gateway))
-    for route in _ROUTES:
+    for route in (*_ROUTES, *more):
         for path in route.paths:
             app.add_api_route(
                 path,
@@ -118,7 +120,7 @@ def build_app(gateway: Gateway, options: ServerOptions) -> ASGIApp:
     return HttpMeter(guarded, gateway.http, [route.path for route in app.routes if isinstance(route, Route)])
 
 
-def _endpoint(gateway: Gateway, options: ServerOptions, route: _Route) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(gateway: Gateway, options: ServerOptions, route: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             raw = await read_body(request, options.max_body_bytes)
@@ -136,7 +138,7 @@ def _endpoint(gateway: Gateway, options: ServerOptions, route: _Route) -> Callab
     return endpoint
 
 
-async def _parsed(gateway: Gateway, route: _Route, body: Json, request: Request, ticket: Ticket) -> Response:
+async def _parsed(gateway: Gateway, route: Endpoint, body: Json, request: Request, ticket: Ticket) -> Response:
     """The response to a body; the ticket goes on with an `Answer`, which gives it back, and back here otherwise."""
     request.scope[TICKET] = ticket
     response: Response | None = None
@@ -154,7 +156,7 @@ def _own_id(body: Json, headers: Mapping[str, str]) -> str | None:
     return next((one for one in given if isinstance(one, str)), None)
 
 
-def _take_unknown(body: Json, route: _Route) -> tuple[str, ...]:
+def _take_unknown(body: Json, route: Endpoint) -> tuple[str, ...]:
     """Take fields that the route doesn't know out of `body`; their names, as they can stand in a header."""
     known = {*route.form.__struct_encode_fields__, *route.rules.refused, *route.rules.inert}
     unknown = [name for name in body if name not in known]

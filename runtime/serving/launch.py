@@ -5,12 +5,14 @@ import contextlib
 import logging
 import multiprocessing
 import threading
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.process import EngineProcess, tokenizer_of
+from branchpoint.runtime.serving.app import Endpoint
 from branchpoint.runtime.serving.gateway import Loaded
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.server import Loading, Server, bind
@@ -20,8 +22,8 @@ __all__ = ["launch"]
 LEAST_PAGES = 2
 
 
-def launch(config: EngineConfig, options: ServerOptions) -> int:
-    """Serve until told to stop; the process's exit status. Raises BranchpointError where it can't begin."""
+def launch(config: EngineConfig, options: ServerOptions, more: Sequence[Endpoint] = ()) -> int:
+    """Serve until told to stop, `more` routes too; the process's exit status. Raises BranchpointError where it can't begin."""
     if config.num_pages is not None and config.num_pages < LEAST_PAGES:
         raise InvalidRequest(
             f"num_pages must be at least {LEAST_PAGES}, for a prompt and what follows it, got {config.num_pages}.",
@@ -53,6 +55,6 @@ def launch(config: EngineConfig, options: ServerOptions) -> int:
         threading.Thread(target=end_loading, name="give-up", daemon=True).start()
 
     async def run() -> int:
-        return await Server(options, Loading(load, give_up), console.print).run(listener)
+        return await Server(options, Loading(load, give_up), console.print, more).run(listener)
 
     return asyncio.run(run())

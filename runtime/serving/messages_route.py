@@ -24,10 +24,11 @@ MESSAGES_RULES = Rules(
         "container": (),
         "context_management": (),
         "mcp_servers": ([],),
-        "output_config": ({},),
         "speed": ("standard",),
     },
-    inert=frozenset({"metadata", "service_tier", "cache_control", "inference_geo"}),
+    inert=frozenset(
+        {"metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id"}
+    ),
 )
 COUNT_RULES = Rules(refused={**MESSAGES_RULES.refused}, inert=MESSAGES_RULES.inert)
 _NAMES: dict[str | None, str] = {"stop": "stop_sequences"}
@@ -42,6 +43,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     system: str | list[Json] | None = None
     tools: list[Json] | None = None
     tool_choice: Json | None = None
+    output_config: Json | None = None
 
 
 class MessagesRequest(CountRequest, frozen=True, kw_only=True):
@@ -61,6 +63,15 @@ class _Tool(msgspec.Struct, frozen=True):
     description: str | None = None
     type: str | None = None
     strict: bool | None = None
+
+
+class _Output(msgspec.Struct, frozen=True):
+    format: Json | None = None
+
+
+class _Format(msgspec.Struct, frozen=True):
+    type: str
+    schema: Json
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -110,7 +121,19 @@ def _chat(fields: CountRequest) -> ChatRequest:
     choice, parallel = _choice(fields.tool_choice)
     tools = [_tool(tool, place) for place, tool in enumerate(fields.tools)] if fields.tools else None
     messages = system + chat_messages(fields.messages)
-    return ChatRequest(messages=messages, tools=tools, tool_choice=choice, parallel_tool_calls=parallel)
+    form = _format(fields.output_config)
+    return ChatRequest(messages=messages, tools=tools, tool_choice=choice, parallel_tool_calls=parallel, response_format=form)
+
+
+def _format(config: Json | None) -> Json | None:
+    given = as_request(config or {}, _Output, Rules(refused={"effort": ("high",)}), "output_config.").format
+    if given is None:
+        return None
+    form = as_request(given, _Format, Rules(), "output_config.format.")
+    if form.type != "json_schema":
+        where = "output_config.format.type"
+        raise bad_request(f"{where} must be json_schema, got {shown(form.type)}.", where)
+    return {"type": "json_schema", "json_schema": {"schema": form.schema}}
 
 
 def _tool(value: Json, place: int) -> Json:

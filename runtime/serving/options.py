@@ -42,6 +42,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_schema_bytes: Annotated[int, Meta(description="Longest constraint (schema, pattern, grammar) of a request.")] = 2**20
     max_queued_tokens: Annotated[int | None, Meta(description="Tokens of prompts that may wait; beyond, 429.")] = None
     max_stored_responses: Annotated[int, Meta(description="Responses kept in memory for /v1/responses; 0: none.")] = 1000
+    max_programs: Annotated[int, Meta(description="Programs that run at once; beyond, 503.")] = 64
+    max_program_nodes: Annotated[int, Meta(description="Most nodes of a program, and most states.")] = 1000
+    max_program_tokens: Annotated[int, Meta(description="Most tokens that a program may compute, over all its calls.")] = 2**18
+    max_program_seconds: Annotated[float, Meta(description="Longest that a program may take.")] = 600.0
     queue_seconds: Annotated[float | None, Meta(description="Longest wait for a first token; beyond, 503.")] = None
     max_request_seconds: Annotated[float | None, Meta(description="Longest that a request or a stream may take.")] = None
     stall_seconds: Annotated[float, Meta(description="How long a reader may take nothing before it is cut off.")] = 60.0

@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import uvicorn
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import EngineDead, InvalidRequest
-from branchpoint.runtime.serving.app import build_app
+from branchpoint.runtime.serving.app import Endpoint, build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded, State, shutting_down
 from branchpoint.runtime.serving.options import ServerOptions
 
@@ -72,8 +72,11 @@ class Loading:
 class Server:
     """One run of the server; `tell` prints what operators should see. Made and run in one event loop."""
 
-    def __init__(self, options: ServerOptions, loading: Loading, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: ServerOptions, loading: Loading, tell: Callable[[str], None], more: Sequence[Endpoint] = ()
+    ) -> None:
         self._options = options
+        self._more = more
         self._loading = loading
         self._tell = tell
         self._stop = asyncio.Event()
@@ -84,7 +87,7 @@ class Server:
         """Serve until a signal (0), or until the engine dies (1). Raises BranchpointError where the model can't be loaded."""
         gateway = Gateway(self._options)
         config = uvicorn.Config(
-            build_app(gateway, self._options),
+            build_app(gateway, self._options, self._more),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -107,6 +107,15 @@ async def test_tool_choices_hold_the_output(site: Site) -> None:
         assert isinstance(site.engine.calls[-1].constraint, JsonSchema)
 
 
+async def test_an_output_format_holds_the_output(site: Site) -> None:
+    schema = {"type": "object", "properties": {}}
+    await ask(site, output_config={"format": {"type": "json_schema", "schema": schema}})
+    constraint = site.engine.calls[-1].constraint
+    assert isinstance(constraint, JsonSchema) and json.loads(constraint.schema) == schema
+    for wrong in ({"format": {"type": "xml", "schema": {}}}, {"effort": "low"}):
+        assert "output_config" in told(await site.post("/v1/messages", **(HI | {"output_config": wrong})), 400)["message"]
+
+
 async def test_system_results_and_earlier_uses_reach_the_model(site: Site) -> None:
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "weather?", "cache_control": {"type": "ephemeral"}}]},
