@@ -5,6 +5,7 @@ Called by `graph.py`. Nothing waits while nodes are added: where a value goes in
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
 from branchpoint.lang import nodes as op
@@ -14,17 +15,35 @@ from branchpoint.lang.expr import Gen, Leaf, Literal, RoleBegin, RoleEnd, Select
 from branchpoint.lang.fork import Fork
 from branchpoint.lang.nodes import Graph, Template
 from branchpoint.lang.state import State
+from branchpoint.lang.stream import Replay
 from branchpoint.lang.types import OutputType, output_type
 from branchpoint.lang.variables import CallEntry, Fixed, Joined, Variable
 
-__all__ = ["play"]
+__all__ = ["Called", "play"]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that was added: its node, the branch of its state, and its entry."""
+
+    node: int
+    branch: tuple[int, ...]
+    entry: CallEntry
 
 
 class _Player:
     """One run of a graph. `outputs` are Python's types of gens, where they are known."""
 
-    def __init__(self, graph: Graph, state: State, arguments: Mapping[str, object], outputs: Mapping[int, OutputType]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        state: State,
+        arguments: Mapping[str, object],
+        outputs: Mapping[int, OutputType],
+        called: Replay[Called] | None,
+    ) -> None:
         self._graph = graph
+        self._called = called
         self._arguments = arguments
         self._outputs = outputs
         self._states = {0: state}
@@ -55,6 +74,8 @@ class _Player:
                 entry = state.here()[0]
                 if isinstance(entry, CallEntry):
                     self._values[number] = entry
+                    if self._called is not None:
+                        self._called.put(Called(number, state.branch, entry))
 
     def _leaf(self, number: int, node: op.Text | op.Argument | op.Value | op.Role | op.Gen | op.Select) -> Leaf:
         match node:
@@ -119,6 +140,12 @@ def _origin(line: str) -> Origin:
     return Origin(file, int(number)) if number.isdecimal() else Origin(line)
 
 
-def play(graph: Graph, state: State, arguments: Mapping[str, object], outputs: Mapping[int, OutputType]) -> object:
-    """Run a verified graph on `state`; what its program returns."""
-    return _Player(graph, state, arguments, outputs).run()
+def play(
+    graph: Graph,
+    state: State,
+    arguments: Mapping[str, object],
+    outputs: Mapping[int, OutputType],
+    called: Replay[Called] | None = None,
+) -> object:
+    """Run a verified graph on `state`; what its program returns. `called` gets each call as it is added, and isn't ended."""
+    return _Player(graph, state, arguments, outputs, called).run()

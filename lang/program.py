@@ -118,6 +118,14 @@ class Program(Generic[R]):
         bound, function = self._bind((), known | {name: placeholder(name) for name in open_names}), self._function
         return lambda state: function(state, *bound.args, **bound.kwargs), open_names
 
+    def apart(
+        self, args: tuple[object, ...], given: Mapping[str, object]
+    ) -> tuple[dict[str, object], RunConfig, SamplingOptions]:
+        """What a call of `run` would be given, told apart: the arguments by name, the config, and all sampling options."""
+        split = self._split(args, given)
+        bound = self._bind(split.args, {**self._defaults, **split.kwargs})
+        return dict(bound.arguments), split.config, split.options
+
     def run(self, *args: object, **given: Any) -> Run[R]:
         """Run the program and give the finished run; what failed is raised.
 

@@ -39,6 +39,21 @@ class Run(Generic[R]):
         return f"<Run of {self._context.program!r}, {how}, variables {list(self._state.variables())}>"
 
     @property
+    def program(self) -> str:
+        """The program's name."""
+        return self._context.program
+
+    @property
+    def context(self) -> RunContext:
+        """What belongs to the run, for the package's own use."""
+        return self._context
+
+    @property
+    def outcome(self) -> "Future[R]":
+        """Done when the run is over, with what `value` gives or raises. It can't be cancelled; `cancel()` ends the run."""
+        return self._outcome
+
+    @property
     def value(self) -> R:
         """What the function returned."""
         return self._outcome.result()

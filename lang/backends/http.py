@@ -7,6 +7,7 @@ healing, seeds, hints, and the engine's own events, streamed. `connection.py` be
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
@@ -17,6 +18,11 @@ from branchpoint.lang.backends.generation import checked
 from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError
 from branchpoint.runtime.messages import Completed, Event, Scored
+
+if TYPE_CHECKING:
+    from branchpoint.lang.graph import Compiled
+    from branchpoint.lang.program import Program
+    from branchpoint.lang.run import Run
 
 __all__ = ["RuntimeEndpoint"]
 
@@ -117,6 +123,18 @@ class RuntimeEndpoint(Dispatched):
         else:
             self._rendered.move_to_end(key)
         return text
+
+    def run_remote(self, program: "Program[Any] | Compiled", *args: object, **given: Any) -> "Run[Any]":
+        """Run a whole program on the server, in one request, and give the finished run; `given` as for `Program.run`.
+
+        The program must be a graph (see `Program.compile`): raises Untraceable, with the line, where it isn't. Raises
+        BackendError, with status and body, where it fails there.
+        """
+        from branchpoint.lang.remote import Answered, remote
+
+        asked = remote(program, args, given)
+        answer = self.dispatcher.run(self._connection.ask("POST", "/v1/programs", Answered, asked.body))
+        return asked.run(answer)
 
     async def flush_cache(self) -> None:
         """Forget all prefixes that no request uses. Raises BackendError while requests run."""

@@ -69,9 +69,10 @@ def _serve(model: str, **given: Any) -> None:
     config = EngineConfig(
         model=model, served_name=served_name, **{name: value for name, value in chosen.items() if name not in names}
     )
+    from branchpoint.lang.serve import programs_endpoint
     from branchpoint.runtime.serving.launch import launch
 
-    raise typer.Exit(launch(config, options))
+    raise typer.Exit(launch(config, options, [programs_endpoint()]))
 
 
 _MODEL = inspect.Parameter(

@@ -1,9 +1,11 @@
 """The real application on a free port, in a thread, for tests of backends that speak to servers."""
 
 import threading
+from typing import Any
 
 import uvicorn
 
+from branchpoint.lang.serve import programs_endpoint
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
 from branchpoint.runtime.serving.options import ServerOptions
@@ -16,11 +18,12 @@ __all__ = ["Site"]
 class Site:
     """The application on a free port, in a thread, around `loaded` or a fake engine."""
 
-    def __init__(self, loaded: Loaded | None = None) -> None:
+    def __init__(self, loaded: Loaded | None = None, **options: Any) -> None:
         self.engine = FakeEngine()
-        gateway = Gateway()
+        settings = ServerOptions(api_keys=("secret",), **options)
+        gateway = Gateway(settings)
         gateway.attach(loaded or Loaded(self.engine, tokenizer(), ("fake",), 8))
-        app = build_app(gateway, ServerOptions(api_keys=("secret",)))
+        app = build_app(gateway, settings, [programs_endpoint()])
         config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)

@@ -1,0 +1,109 @@
+"""The calls of programs that run in the server, as requests of their callers: what `EngineBackend` takes for an engine there.
+
+Called from the programs' event loop; the gateway is asked in the server's own.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Future
+from http import HTTPStatus
+
+import msgspec
+
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.errors import EngineDead
+from branchpoint.runtime.messages import Call, Event, Failed, ModelInfo, ScoreCall
+from branchpoint.runtime.serving.errors import ApiError, api_error
+from branchpoint.runtime.serving.gateway import Gateway
+from branchpoint.runtime.serving.keys import Caller
+from branchpoint.runtime.stats import EngineStats
+
+__all__ = ["GatewayClient"]
+
+_BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class GatewayClient:
+    """An engine client of one gateway. A run is known by the namespace that `enter` gives it: its caller and salt lie behind."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._loop = asyncio.get_running_loop()
+        self._spaces = dict[str, tuple[Caller, str]]()
+        self._tasks = dict[str, asyncio.Task[None]]()
+        self.info: ModelInfo = gateway.loaded.info
+
+    @property
+    def dead(self) -> EngineDead | None:
+        """See the engine's own client."""
+        return self._gateway.loaded.engine.dead
+
+    def enter(self, caller: Caller, salt: str) -> str:
+        """A namespace for the run of `caller`."""
+        space = secrets.token_hex(8)
+        self._spaces[space] = (caller, salt)
+        return space
+
+    def leave(self, space: str) -> None:
+        """The run is over."""
+        del self._spaces[space]
+
+    def submit(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
+        """Start a call; exactly one terminal event comes. Thread-safe."""
+        self._loop.call_soon_threadsafe(self._start, call, on_event)
+
+    def abort(self, call_id: str) -> None:
+        """End a call; unknown ones are passed over. Thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
+            self._loop.call_soon_threadsafe(self._stop, call_id)
+
+    def _start(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
+        self._tasks[call.id] = self._loop.create_task(self._carry(call, on_event))
+
+    def _stop(self, call_id: str) -> None:
+        if (task := self._tasks.get(call_id)) is not None:
+            task.cancel()
+
+    async def _carry(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
+        caller, salt = self._spaces[call.namespace]
+        own = msgspec.structs.replace(call, namespace=salt)
+        try:
+            with self._gateway.open(call.id, (own,), caller=caller) as exchange:
+                while batch := await exchange.batch():
+                    for _, event in batch:
+                        on_event(event)
+        except asyncio.CancelledError:
+            on_event(Failed(call.id, "aborted", "The call was aborted."))
+        except BranchpointError as error:
+            on_event(_failed(call.id, error))
+        except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever happens, its program is told
+            on_event(Failed(call.id, "internal", f"{type(error).__name__}: {error}"))
+        finally:
+            self._tasks.pop(call.id, None)
+
+    def end_program(self, program: str) -> None:
+        """A hint that isn't passed on: the cache finds out by itself what nobody asks for any more."""
+
+    def stats(self) -> "Future[EngineStats]":
+        """See the engine's own client."""
+        return self._gateway.loaded.engine.stats()
+
+    def flush_cache(self) -> "Future[int]":
+        """See the engine's own client."""
+        return self._gateway.loaded.engine.flush_cache()
+
+    def on_death(self, callback: Callable[[EngineDead], None]) -> None:
+        """The server tells of the engine's death itself."""
+
+    def close(self) -> None:
+        """The engine is the server's; nothing to close."""
+
+
+def _failed(call_id: str, error: BranchpointError) -> Failed:
+    kind = getattr(error, "kind", None)
+    if isinstance(error, ApiError) or kind is None:
+        status = api_error(error).status
+        kind = "overloaded" if status in _BUSY else "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal"
+    return Failed(call_id, kind, str(error), getattr(error, "param", None))

@@ -1,0 +1,186 @@
+"""Programs that run on the server: one request for all their calls, events by variable, limits, and the run that comes back."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pydantic
+import pytest
+
+import branchpoint as bp
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.process import EngineThread, build_engine
+from branchpoint.runtime.serving.gateway import Loaded
+from tests.lang.http_site import Site
+
+
+class Place(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=3)
+    size: int = pydantic.Field(ge=0, le=9)
+
+
+@bp.function
+def four(s: bp.State, topic: str) -> dict[str, Any]:
+    s += bp.user(f"About {topic}.") + bp.assistant(bp.gen("first", max_tokens=5))
+    s += bp.user("Which?") + bp.assistant(bp.select("kind", ["good", "bad"]))
+    with s.fork(2) as (one, other):
+        one += bp.user("How many?") + bp.assistant(bp.gen("n", int))
+        other += bp.user("Where?") + bp.assistant(bp.gen("place", Place))
+    return {"topic": topic, "n": one["n"], "place": other["place"]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[bp.Engine]:
+    loaded = build_engine(EngineConfig(model="dummy:llama", context_length=512, num_pages=128, threads=1, grammar_workers=1))
+    with bp.Engine.around(EngineThread(loaded), loaded.tokenizer) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def site(engine: bp.Engine) -> Iterator[Site]:
+    site = Site(
+        Loaded(engine.backend.client, engine.tokenizer, ("dummy",), 8),
+        max_program_nodes=60,
+        max_program_tokens=400,
+        max_programs=2,
+    )
+    yield site
+    site.close()
+
+
+class Counting(httpx.AsyncHTTPTransport):
+    """The real link, which counts what goes over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.paths.append(request.url.path)
+        return await super().handle_async_request(request)
+
+
+def test_a_program_of_four_calls_needs_one_round_trip_and_gives_the_same_run(site: Site, engine: bp.Engine) -> None:
+    link = Counting()
+    with bp.RuntimeEndpoint(site.url, "secret", transport=link) as endpoint:
+        there = endpoint.run_remote(four, topic="pears", seed=5, temperature=0.7)
+        assert link.paths == ["/v1/programs"]
+        over_http = four.run(topic="pears", seed=5, temperature=0.7, backend=endpoint)
+        assert len(link.paths) > 5
+    here = four.run(topic="pears", seed=5, temperature=0.7, backend=engine)
+    assert there.value == here.value == over_http.value
+    assert isinstance(there["place"][1], Place)
+    assert isinstance(there["n"][0], int)
+    assert (there.text(), there.seed, there.messages()) == (here.text(), 5, here.messages())
+    assert there.meta("first").tokens == here.meta("first").tokens
+    assert there.meta("kind").choices[0].probability == pytest.approx(here.meta("kind").choices[0].probability, abs=1e-4)
+    assert sum(record.usage.completion_tokens for record in there.report().records) > 0
+
+
+def test_a_saved_graph_runs_there_with_other_arguments(site: Site) -> None:
+    graph = bp.load_graph(four.compile().to_json())
+    with bp.RuntimeEndpoint(site.url, "secret") as endpoint:
+        run = endpoint.run_remote(graph, "plums", seed=1)
+    assert run.value["topic"] == "plums"
+    assert "About plums." in run.text()
+
+
+def test_a_program_that_is_no_graph_says_so_with_the_line(site: Site) -> None:
+    @bp.function
+    def decides(s: bp.State) -> None:
+        s += "a" + bp.gen("x", max_tokens=2)
+        if s["x"] == "b":
+            s += "c"
+
+    with bp.RuntimeEndpoint(site.url, "secret") as endpoint, pytest.raises(bp.Untraceable, match=r"test_serve.py:\d+"):
+        endpoint.run_remote(decides)
+
+
+def post(site: Site, program: "bp.Program[Any] | dict[str, Any]", key: str = "secret", **fields: Any) -> httpx.Response:
+    graph = program if isinstance(program, dict) else json.loads(program.compile().to_json())
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{site.url}/v1/programs", json={"program": graph, **fields}, headers=headers, timeout=30)
+
+
+def test_the_answer_has_the_results_by_variable(site: Site) -> None:
+    body = post(site, four, arguments={"topic": "figs"}, seed=2).json()
+    assert (body["object"], body["model"], body["program"], body["seed"]) == ("program", "dummy", "four", 2)
+    assert body["value"]["topic"] == "figs"
+    assert set(body["variables"]) == {"first", "kind", "n", "place"}
+    assert body["variables"]["place"][1].keys() == {"name", "size"}
+    assert body["incomplete"] == {}
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert "recording" not in body
+
+
+def test_events_come_by_variable_and_the_last_is_the_whole(site: Site) -> None:
+    answer = post(site, four, arguments={"topic": "figs"}, seed=2, stream=True)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in answer.text.split("\n\n") if block]
+    events = [(block["event"], json.loads(block["data"])) for block in blocks]
+    whole = events[-1][1]
+    assert events[-1][0] == "done"
+    texts: dict[str, str] = {}
+    for name, data in events[:-1]:
+        if name == "delta":
+            texts[data["name"]] = texts.get(data["name"], "") + data["text"]
+    values = {data["name"]: (data["value"], data["branch"]) for name, data in events if name == "value"}
+    assert texts["first"] == whole["variables"]["first"] == values["first"][0]
+    assert values["n"] == (whole["variables"]["n"][0], [0])
+    assert values["place"][1] == [1]
+
+
+@bp.function
+def endless(s: bp.State) -> None:
+    s += "a" + bp.gen("x", ignore_eos=True, max_tokens=480)
+
+
+def test_what_a_program_may_spend_is_enforced_while_it_runs(site: Site) -> None:
+    spent = post(site, endless)
+    assert (spent.status_code, spent.json()["error"]["param"]) == (400, "max_total_tokens")
+    assert "budget of 400 tokens" in spent.json()["error"]["message"]
+    assert "budget of 7 tokens" in post(site, endless, max_total_tokens=7).json()["error"]["message"]
+    assert "deadline of 0.0" in post(site, endless, deadline=0.0).json()["error"]["message"]
+    streamed = post(site, endless, max_total_tokens=7, stream=True).text
+    assert '"event' not in streamed.split("\n\n")[-2]
+    assert streamed.split("\n\n")[-2].startswith("event: error\n")
+
+
+GRAPH: dict[str, Any] = {"version": 1, "program": "p", "nodes": [{"op": "text", "text": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"program": {**GRAPH, "nodes": GRAPH["nodes"] * 61}}, "may have 60 nodes"),
+        ({"program": {**GRAPH, "version": 9}}, "version 9"),
+        ({"program": {**GRAPH, "nodes": [{"op": "python", "code": "1"}]}}, "isn't a graph"),
+        ({"program": {**GRAPH, "nodes": [{"op": "fork", "children": list(range(1, 100))}]}}, "more than 60 states"),
+        ({"program": GRAPH, "arguments": {"x": 1}}, "arguments must be"),
+        ({"program": GRAPH, "options": {"heat": 1}}, "options"),
+        ({"program": GRAPH, "options": {"temperature": -1}}, "temperature"),
+        ({"program": GRAPH, "more": 1}, "Unknown field more"),
+        ({}, "program"),
+    ],
+)
+def test_what_breaks_the_rules_is_refused_before_it_runs(site: Site, fields: dict[str, Any], told: str) -> None:
+    answer = httpx.post(f"{site.url}/v1/programs", json=fields, headers={"Authorization": "Bearer secret"})
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]["message"]
+
+
+def test_it_is_behind_the_key_and_a_failure_has_its_status(site: Site) -> None:
+    assert post(site, GRAPH, key="wrong").status_code == 401
+    long = {**GRAPH, "nodes": [{"op": "text", "text": "x" * 4000}, {"op": "gen", "name": "x"}]}
+    answer = post(site, long)
+    assert answer.status_code == 400
+    assert "gen 'x' of program 'p'" in answer.json()["error"]["message"]
+    with bp.RuntimeEndpoint(site.url, "secret") as endpoint, pytest.raises(bp.BackendError, match="budget of 400") as caught:
+        endpoint.run_remote(endless)
+    assert caught.value.status == 400
+
+
+def test_after_all_that_nothing_runs(site: Site, engine: bp.Engine) -> None:
+    assert site.gateway.num_open == 0
+    assert engine.stats().running == 0
