@@ -39,7 +39,8 @@ def need(module: str) -> Any:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-ups in the network
-    with served("--num-pages", "256", "--context-length", "2048", "--cpu-weights", "int4") as server:
+    names = ("--served-model-name", "smollm2", "--served-model-name", "gpt-4o-mini")  # dspy sends schemas to models it knows only
+    with served(*names, "--num-pages", "256", "--context-length", "2048", "--cpu-weights", "int4") as server:
         yield server.ready().url
 
 
@@ -150,7 +151,7 @@ def test_pydantic_ai(base: str) -> None:
 
 def test_dspy(base: str) -> None:
     dspy = need("dspy")
-    model = dspy.LM("openai/smollm2", api_base=base, api_key="x", max_tokens=200, temperature=0.0, cache=False)
+    model = dspy.LM("openai/gpt-4o-mini", api_base=base, api_key="x", max_tokens=200, temperature=0.0, cache=False)
     assert model("Say hello.")
     with dspy.context(lm=model, adapter=dspy.JSONAdapter()):
         assert isinstance(dspy.Predict("question -> age: int")(question=QUESTION).age, int)
