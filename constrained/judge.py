@@ -13,10 +13,10 @@ from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.errors import InvalidSchema, shorten
 from branchpoint.constrained.judge_duties import Duties, DutyBook, judged_words
 from branchpoint.constrained.judge_reach import Reach
-from branchpoint.constrained.judge_rules import RULES
+from branchpoint.constrained.judge_rules import rules_for
 from branchpoint.constrained.partial import Frame, Node, Open, written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
-from branchpoint.constrained.verdict import Verdict
+from branchpoint.constrained.verdict import Rule, Verdict
 
 __all__ = ["Judge"]
 
@@ -39,6 +39,7 @@ class Judge:
         self.definitions = Definitions(root.get("$defs", {}) if isinstance(root, dict) else {})
         self._validators: dict[int, Any] = {}
         self._patterns: dict[str, Any] = {}
+        self._rules: dict[tuple[int, str | None], tuple[Rule, ...]] = {}
         self._told: dict[tuple[int, ...], frozenset[str]] = {}
         self._members: dict[tuple[int, str], Duties] = {}
         self._book = DutyBook(root, self.definitions, loose.keys() | self._free.keys())
@@ -285,10 +286,13 @@ class Judge:
         return found
 
     def _by_rules(self, schema: SchemaMap, value: Open, depth: int) -> Verdict:
+        key = (id(schema), value.kind)
+        rules = self._rules.get(key)
+        if rules is None:
+            rules = self._rules[key] = rules_for(schema, value.kind)
         result: Verdict = True
-        for keyword in schema:
-            rule = RULES.get(keyword)
-            found = rule(self, schema, value, depth + 1) if rule else True
+        for rule in rules:
+            found = rule(self, schema, value, depth + 1)
             if found is False:
                 return False
             if found is None:

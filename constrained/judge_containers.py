@@ -39,15 +39,16 @@ def _required(_: Verdicts, schema: SchemaMap, frame: Frame, __: Open | None, ___
 
 
 def _properties(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None, depth: int) -> Verdict:
+    known: SchemaMap = schema["properties"]
+    if not _fold(frame, schema, "declared", lambda key, node: judge.is_valid(known.get(str(key), True), node)):
+        return False
+    written: Verdict = True
+    if frame.key in known and child is not None:
+        written = judge.verdict(known[frame.key], child, depth)
+    if written is False or frame.count + 1 < len(known):
+        return None if written is not False else False
     names = frame.names
-    found: list[Verdict] = []
-    for name, each in schema["properties"].items():
-        node = names.get(name)
-        if node is not None:
-            found.append(judge.is_valid(each, node))
-        else:
-            found.append(judge.verdict(each, child, depth) if name == frame.key and child is not None else None)
-    return all_of(found)
+    return written if all(name in names or name == frame.key for name in known) else None
 
 
 def _other_properties(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None, depth: int) -> Verdict:

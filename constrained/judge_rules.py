@@ -10,7 +10,7 @@ from branchpoint.constrained.partial import Open
 from branchpoint.constrained.schema import SchemaMap
 from branchpoint.constrained.verdict import Rule, Verdict, Verdicts, all_of, may_become
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "rules_for"]
 
 
 def _not(verdict: Verdict) -> Verdict:
@@ -87,6 +87,11 @@ def _if(judge: Verdicts, schema: SchemaMap, value: Open, depth: int) -> Verdict:
     return then if condition else otherwise
 
 
+def rules_for(schema: SchemaMap, kind: str | None) -> tuple[Rule, ...]:
+    """The rules that may say something of a value of this type (None: of any)."""
+    return tuple(RULES[word] for word in schema if word in RULES and (kind is None or _KIND_OF.get(word, kind) == kind))
+
+
 RULES: dict[str, Rule] = {
     **CONTAINER_RULES,
     "type": _type,
@@ -107,3 +112,13 @@ RULES: dict[str, Rule] = {
     "if": _if,
 }
 """By keyword; those that aren't here say nothing by themselves."""
+
+_KIND_OF = {
+    **dict.fromkeys("minLength maxLength pattern format".split(), "string"),  # noqa: SIM905
+    **dict.fromkeys("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split(), "number"),  # noqa: SIM905
+    **dict.fromkeys("prefixItems items contains uniqueItems minItems maxItems unevaluatedItems".split(), "array"),  # noqa: SIM905
+    **dict.fromkeys(
+        ("required", "properties", "patternProperties", "additionalProperties", "propertyNames", "minProperties"), "object"
+    ),
+    **dict.fromkeys(("maxProperties", "dependentSchemas", "dependentRequired", "unevaluatedProperties"), "object"),
+}

@@ -3,6 +3,8 @@
 `relax.py` asks. Look-aheads at the start become patterns of their own, negative ones by their complement.
 """
 
+from functools import lru_cache
+
 from branchpoint.constrained.complement import complement_pattern
 from branchpoint.constrained.ecma import closing, engine_pattern, has_branches
 
@@ -11,8 +13,9 @@ __all__ = ["engine_patterns"]
 _AHEAD, _NEVER = "(?=", "(?!"
 
 
+@lru_cache(maxsize=1024)
 def engine_patterns(pattern: str) -> list[str] | None:
-    """Patterns that together match where `pattern` does, None where the engine has no words for it."""
+    """Patterns that together match where `pattern` does (not to be changed), None where the engine has no words for it."""
     ahead, barred, rest = _leading(pattern)
     if (ahead or barred) and has_branches(rest):
         return None  # they would hold for the first branch only

@@ -86,7 +86,8 @@ def _effect(text: bytes, *, quoted: bool) -> _Effect:
     escaped = begun = inside = False
     for byte in text:
         if quoted:
-            effect.very |= begun and (inside or byte == _QUOTE)
+            effect.very |= begun and inside
+            effect.odd |= begun and byte == _QUOTE
             if escaped:
                 escaped = False
             elif byte == _BACKSLASH:

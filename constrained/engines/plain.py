@@ -52,7 +52,7 @@ class PlainCutter:
         self._odd(row, state, quoted=quoted)
 
     def _odd(self, row: MaskRow, state: State, *, quoted: bool) -> None:
-        odd = self._effects.allowed_odd(row, quoted=quoted, any_value=self._any_value)
+        odd = self._effects.allowed_odd(row, quoted=quoted, any_value=self._any_value and state.at is not At.KEY)
         if odd:
             tokens = self._vocabulary.tokens
             forbid(row, [token for token in odd if self._reader.read(state, tokens[token]) is None])
