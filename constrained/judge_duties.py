@@ -12,9 +12,8 @@ __all__ = ["Duties", "DutyBook", "judged_words"]
 
 Duties = tuple[SchemaMap, ...]
 _BOUNDS = frozenset({"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
-_EVALUATING = frozenset(
-    "properties patternProperties additionalProperties $ref allOf anyOf oneOf if then else dependentSchemas".split()  # noqa: SIM905
-)
+_IN_PLACE = "properties patternProperties additionalProperties $ref allOf anyOf oneOf if then else dependentSchemas"
+_EVALUATING = frozenset(_IN_PLACE.split())
 _BESIDE: dict[str, frozenset[str]] = {
     "if": frozenset({"then", "else"}),
     "contains": frozenset({"minContains", "maxContains"}),

@@ -113,12 +113,16 @@ RULES: dict[str, Rule] = {
 }
 """By keyword; those that aren't here say nothing by themselves."""
 
+_STRING = "minLength maxLength pattern format"
+_NUMBER = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
+_ARRAY = "prefixItems items contains uniqueItems minItems maxItems unevaluatedItems"
+_OBJECT = (
+    "required properties patternProperties additionalProperties propertyNames minProperties maxProperties dependentSchemas "
+    "dependentRequired unevaluatedProperties"
+)
 _KIND_OF = {
-    **dict.fromkeys("minLength maxLength pattern format".split(), "string"),  # noqa: SIM905
-    **dict.fromkeys("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split(), "number"),  # noqa: SIM905
-    **dict.fromkeys("prefixItems items contains uniqueItems minItems maxItems unevaluatedItems".split(), "array"),  # noqa: SIM905
-    **dict.fromkeys(
-        ("required", "properties", "patternProperties", "additionalProperties", "propertyNames", "minProperties"), "object"
-    ),
-    **dict.fromkeys(("maxProperties", "dependentSchemas", "dependentRequired", "unevaluatedProperties"), "object"),
+    **dict.fromkeys(_STRING.split(), "string"),
+    **dict.fromkeys(_NUMBER.split(), "number"),
+    **dict.fromkeys(_ARRAY.split(), "array"),
+    **dict.fromkeys(_OBJECT.split(), "object"),
 }
