@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from branchpoint.constrained.grammar import MaskRow, mask_words
 
-__all__ = ["allocate", "allow", "allow_all", "forbid", "is_allowed", "iterate_allowed", "pack"]
+__all__ = ["allocate", "allow", "allow_all", "forbid", "is_allowed", "is_empty", "iterate_allowed", "pack"]
 
 _FEW = 32
 
@@ -50,6 +50,11 @@ def forbid(row: MaskRow, tokens: Iterable[int]) -> None:
 def is_allowed(row: MaskRow, token: int) -> bool:
     """Whether the bit of `token` is set."""
     return bool((int(row[token >> 5]) >> (token & 31)) & 1)
+
+
+def is_empty(row: MaskRow) -> bool:
+    """Whether no token is allowed (several times as fast as asking numpy)."""
+    return row.tobytes() == bytes(row.nbytes)
 
 
 def iterate_allowed(row: MaskRow) -> npt.NDArray[np.int64]:

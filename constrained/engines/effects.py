@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from branchpoint.constrained.grammar import MaskRow
-from branchpoint.constrained.mask import iterate_allowed, pack
+from branchpoint.constrained.mask import is_empty, iterate_allowed, pack
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LEVELS", "Effects", "Levels"]
@@ -61,7 +61,7 @@ class Effects:
         """The odd tokens that a row allows; only the very odd ones where any value will do."""
         words, bits = self._odd[quoted, any_value]
         found = row[words] & bits
-        if not found.any():
+        if is_empty(found):
             return []
         return [int(words[at]) * 32 + int(bit) for at in np.flatnonzero(found) for bit in iterate_allowed(found[at : at + 1])]
 

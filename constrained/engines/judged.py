@@ -15,7 +15,7 @@ from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
 from branchpoint.constrained.judge import Judge
-from branchpoint.constrained.mask import allocate, forbid, iterate_allowed
+from branchpoint.constrained.mask import allocate, forbid, is_empty, iterate_allowed
 from branchpoint.constrained.partial import written_key
 from branchpoint.constrained.reader import At, Reader, State
 from branchpoint.constrained.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ class JudgedMatcher:
             self._grammar.plain.cut(row, state)
         else:
             self._judged(row, state)
-        if not row.any():
+        if is_empty(row):
             raise MatcherError(
                 f"The grammar can't be followed any further after {len(self._states) - 1} tokens: "
                 "what is written can't become valid, which could not be told earlier."

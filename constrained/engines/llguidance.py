@@ -15,7 +15,7 @@ from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
 from branchpoint.constrained.forced import canonical_tokens
 from branchpoint.constrained.grammar import MaskRow, mask_words
-from branchpoint.constrained.mask import allocate, allow, forbid
+from branchpoint.constrained.mask import allocate, allow, forbid, is_empty
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
@@ -170,7 +170,7 @@ class LlguidanceMatcher:
             self._fill_text(row)
         if accepting:
             allow(row, self._vocabulary.eos)
-        elif not row.any():
+        elif is_empty(row):
             self._fail("a dead end: no token can follow and the value is not complete")
 
     def _fill_text(self, row: MaskRow) -> None:
