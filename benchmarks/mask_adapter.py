@@ -4,6 +4,7 @@ The harness (the folder that `benchmarks.masks` is given) says in the head of it
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,13 +38,14 @@ class Adapter:
 
     def __init__(self, context: Context) -> None:
         self.vocabulary = _vocabulary(context)
+        self._declared = os.environ.get("BRANCHPOINT_MASK_ORDER") == "declared"  # the harness passes no options on
         self._compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
 
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
         """A cursor at the start; raises the GrammarError of what is refused."""
         constraint: Constraint
         if kind == "json_schema":
-            constraint = JsonSchema(json.dumps(grammar), whitespace="flexible", order="any")
+            constraint = JsonSchema(json.dumps(grammar), whitespace="flexible", order="declared" if self._declared else "any")
         else:
             constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
         return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result())

@@ -6,6 +6,7 @@ The harness runs each engine in a process of its own, through `benchmarks/mask_a
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,8 @@ def run(harness: Path, part: str, engine: str | None, options: argparse.Namespac
             command += ["--split", options.split] + (["--limit", str(options.limit)] if options.limit else [])
         if part == "suite":
             command += ["--drafts", options.drafts]
-        subprocess.run(command, cwd=harness, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "BRANCHPOINT_MASK_ORDER": options.order}
+        subprocess.run(command, cwd=harness, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -106,6 +108,7 @@ def main() -> None:
     parser.add_argument("--peers", default="llguidance", help=f"any of {','.join(PEERS)}, or nothing")
     parser.add_argument("--split", default="dev.jsonl.gz", help="file of schemas in the harness's folder")
     parser.add_argument("--drafts", default="draft2020-12,draft7", help="drafts of the official suite")
+    parser.add_argument("--order", choices=("any", "declared"), default="any", help="in which keys may come, in ours")
     parser.add_argument("--limit", type=int, help="schemas of the split to run")
     parser.add_argument("--timeout", type=float, default=20, help="CPU seconds that one schema may take")
     parser.add_argument("--json", action="store_true", help="leave out the table")
