@@ -195,15 +195,6 @@ class Judge:
         below.add(self._below(reach, frame))
         return below
 
-    def looks_below(self, frame: Frame) -> bool:
-        """Whether anything in the member that is being written may matter to this container, or to those that hold it."""
-        if not frame.loose:
-            return False
-        if ("below", "") not in frame.memo:
-            reach, whole = self._reach(frame)
-            frame.memo["below", ""] = whole or self._member_reach(reach, frame).says_anything
-        return bool(frame.memo["below", ""])
-
     def refuses_keys(self, frame: Frame) -> bool:
         """Whether some key that a loose object tells apart can't come next; taken for granted where patterns tell."""
         known = frame.memo.get(("refuses", ""))

@@ -17,9 +17,10 @@ _EVALUATING = frozenset(_IN_PLACE.split())
 _BESIDE: dict[str, frozenset[str]] = {
     "if": frozenset({"then", "else"}),
     "contains": frozenset({"minContains", "maxContains"}),
-    "uniqueItems": frozenset({"items"}),
+    "uniqueItems": frozenset({"prefixItems", "items"}),
     "patternProperties": frozenset({"properties", "additionalProperties"}),
     "unevaluatedProperties": _EVALUATING,
+    "unevaluatedItems": _EVALUATING | {"prefixItems", "items", "contains", "minContains", "maxContains"},
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _BOUNDS),
 }
 

@@ -47,11 +47,6 @@ class Reach:
         """Whether something compares the value with others, with everything in it."""
         return any(_WHOLE & schema.keys() and _compares(schema) for schema in self.schemas.values())
 
-    @property
-    def says_anything(self) -> bool:
-        """Whether some schema here has a word."""
-        return any(self.schemas.values())
-
     def sees(self, kind: str) -> bool:
         """Whether something looks at the content of a primitive of this type."""
         return any(_SEEN[kind] & schema.keys() for schema in self.schemas.values())

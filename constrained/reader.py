@@ -183,7 +183,7 @@ class Reader:
     def _value(self, state: State, byte: int) -> State | None:
         if byte in _OPENING:
             is_object = _OPENING[byte]
-            loose = self._judge.is_loose(state.duties) or (state.frame is not None and self._judge.looks_below(state.frame))
+            loose = self._judge.is_loose(state.duties) or (state.frame is not None and state.frame.loose)
             frame = Frame(state.frame, state.duties, is_object=is_object, loose=loose)
             return self._next(frame) if not loose or self._judge.stands(frame, None) else None
         kind = _KINDS.get(byte, "number")

@@ -117,6 +117,16 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ['{"b":true}', '{"x":true}'],
         ['{"a":1}', '{"a":1,"b":true}', '{"x":true,"y":true}'],
     ),
+    "items that a condition evaluates": (
+        {"type": "array", "if": {"prefixItems": [{"const": "a"}]}, "unevaluatedItems": False},
+        ['["a"]', "[]"],
+        ['["b"]', '["a","a"]'],
+    ),
+    "a list of different items": (
+        {"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "boolean"}], "uniqueItems": True, "items": False},
+        ["[true,false]", "[true]"],
+        ["[true,true]", "[true,false,1]"],
+    ),
     "a closed pair": (
         {**CLOSED, "not": {"properties": {"a": {"const": 1}, "b": {"const": 1}}}},
         ['{"a":1,"b":2}'],
