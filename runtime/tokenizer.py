@@ -165,19 +165,16 @@ class Tokenizer:
             raise InvalidRequest("select needs at least one option, got none.", param="options")
         marked = (*segments, Text("\0"))  # so that the last part is a stretch: what precedes the options in one text
         tokens, tail = self._encode_prompt(marked)
-        head = tokens[: len(tokens) - tail]
         stretch = self._special.lay_out(marked, self._seams)[-1]
         assert isinstance(stretch, Stretch)
-        constant = stretch.text[:-1]
-        joint: list[list[int]] = []
-        carried: list[int] = []  # for each option, how many leading tokens carry constant text only
-        for option in options:
-            encoding = self._text.encode(Stretch(constant + option, stretch.after))
-            joint.append([*head, *encoding.ids])
-            carried.append(len(head) + sum(1 for _ in takewhile(lambda span: span[1] <= len(constant), encoding.offsets)))
+        settled, rest = self._text.settle(Stretch(stretch.text[:-1], stretch.after))
+        head = [*tokens[: len(tokens) - tail], *settled]
+        cut = list(self._text.continue_with(rest, options))
+        joint = [ids for ids, _ in cut]
+        carried = [count for _, count in cut]  # for each option, how many leading tokens carry constant text only
         common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*joint, strict=False)))
         shared = min(common, *carried)
-        prompt = tuple(joint[0][:shared]) or (self.beginning,)
+        prompt = (*head, *joint[0][:shared]) or (self.beginning,)
         skips = tuple(count - shared for count in carried)
         return ScoredOptions(prompt, tuple(tuple(tokens[shared:]) for tokens in joint), skips)
 

@@ -4,7 +4,9 @@ Some tokenizers put a space before a text: they do so here where a text begins, 
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from tokenizers import Encoding
@@ -15,6 +17,8 @@ from branchpoint.runtime.tokenizer_layout import SpecialTokens, Stretch
 
 __all__ = ["PlainText"]
 
+_SPACE_INSIDE = re.compile(r"[^Ġ▁ĉĊċČč\s][Ġ▁ ]")  # a space behind a word, within a token, as tokenizers write white space
+
 
 class PlainText:
     """The `tokenizers` tokenizer of `layout` (its JSON), for text alone. `json` is what is left of it. Thread-safe."""
@@ -24,6 +28,7 @@ class PlainText:
         self._fresh = _plain_backend(self.json)
         bare = _without_prefix(json.loads(self.json))
         self._bare = self._fresh if bare is None else _plain_backend(bare)
+        self._cuts_at_spaces = not any(map(_SPACE_INSIDE.search, self._fresh.get_vocab(with_added_tokens=False)))
         self._prefix_after_special = '"Prepend"' in self.json or '"prepend_scheme": "always"' in self.json
 
     @property
@@ -38,6 +43,27 @@ class PlainText:
             return (self._fresh if fresh else self._bare).encode(stretch.text, add_special_tokens=False)
         except TypeError as error:
             raise InvalidRequest("Text must be valid Unicode; it holds half of a surrogate pair.", param="prompt") from error
+
+    def settle(self, stretch: Stretch) -> tuple[Sequence[int], Stretch]:
+        """The ids at the start of a text that stay as they are whatever follows it, and the rest of the text.
+
+        They end before the last space behind a word, where no token of the vocabulary goes over such a place.
+        """
+        text = stretch.text
+        cut = next((at for at in range(len(text) - 1, 0, -1) if text[at] == " " and not text[at - 1].isspace()), 0)
+        if not cut or not self._cuts_at_spaces:
+            return (), stretch
+        left, right = self.encode(Stretch(text[:cut], stretch.after)), Stretch(text[cut:], "ids")
+        if [*left.ids, *self.encode(right).ids] != self.encode(stretch).ids:
+            return (), stretch  # it normalises over words
+        return left.ids, right
+
+    def continue_with(self, stretch: Stretch, options: Iterable[str]) -> Iterator[tuple[list[int], int]]:
+        """For each option the ids of the text and it together, and how many of them, from the start, lie in the text alone."""
+        end = len(stretch.text)
+        for option in options:
+            encoding = self.encode(Stretch(stretch.text + option, stretch.after))
+            yield encoding.ids, sum(1 for _ in takewhile(lambda span: span[1] <= end, encoding.offsets))
 
     def encode_bytes(self, text: bytes) -> list[int]:
         """Ids of text that stands inside another. Raises ValueError for bytes that are no UTF-8."""

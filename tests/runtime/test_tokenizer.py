@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from branchpoint.runtime.errors import InvalidRequest, ModelError
 from branchpoint.runtime.messages import Ids, Text
 from branchpoint.runtime.tokenizer import Prompt, Tokenizer, load_tokenizer
+from branchpoint.runtime.tokenizer_layout import Stretch
+from branchpoint.runtime.tokenizer_text import PlainText
 
 IM_START, IM_END = 1, 2
 
@@ -122,6 +124,37 @@ def test_skipped_tokens_carry_only_constant_text(smollm2: Tokenizer, constant: s
         assert list(full) == smollm2.encode_segments([Text("<|im_start|>", special=True), Text(constant + option)])
         skipped = b"".join(map(smollm2.token_bytes, (*scored.prompt[1:], *tokens[:skip])))
         assert len(skipped) <= len(constant) < len(skipped) + len(smollm2.token_bytes(tokens[skip]))
+
+
+CONSTANTS = st.text(st.sampled_from("ab1 \n\t.'é’—日"), max_size=24)
+
+
+@given(CONSTANTS, st.lists(st.text(st.sampled_from("ab1 \n.'é日"), min_size=1, max_size=6), min_size=1, max_size=4))
+def test_options_are_cut_as_the_whole_text_would_be(
+    smollm2: Tokenizer, bytewise: Tokenizer, constant: str, options: list[str]
+) -> None:
+    for tokenizer in (smollm2, bytewise):
+        scored = tokenizer.options([Text(constant)], options)
+        if constant:
+            whole = [(*scored.prompt, *tokens) for tokens in scored.continuations]
+            assert whole == [tuple(tokenizer.encode_segments([Text(constant + option)])) for option in options] or (
+                scored.prompt == (tokenizer.beginning,)
+            )
+
+
+def test_a_long_text_is_read_once_however_many_options_follow(smollm2: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[int]()
+    encode = PlainText.encode
+
+    def counted(self: PlainText, stretch: Stretch) -> object:
+        read.append(len(stretch.text))
+        return encode(self, stretch)
+
+    monkeypatch.setattr(PlainText, "encode", counted)
+    constant = "The quick brown fox. " * 500 + "Answer:"
+    scored = smollm2.options([Text(constant)], [f" option {number}" for number in range(2000)])
+    assert len(scored.continuations) == 2000
+    assert sum(read) < 6 * len(constant) + 2000 * 40
 
 
 def test_options_after_nothing_start_from_the_models_beginning(smollm2: Tokenizer) -> None:
