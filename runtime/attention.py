@@ -4,6 +4,7 @@ Models never see pages; schedulers never see tensors. `CpuAttention` is the plai
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -13,9 +14,11 @@ from torch import Tensor
 from branchpoint.kernels.attention import paged_attention, write_kv
 from branchpoint.kernels.layout import AttentionPlan, plan_attention
 from branchpoint.kernels.scratch import Scratch
+from branchpoint.radix import Swap
 from branchpoint.runtime.batch import Batch
+from branchpoint.runtime.host_memory import HostMemory
 from branchpoint.runtime.models.config import ModelConfig
-from branchpoint.runtime.plan import PageCopy
+from branchpoint.runtime.plan import Copy, PageCopy
 
 __all__ = ["AttentionBackend", "CpuAttention", "kv_bytes_per_page"]
 
@@ -29,8 +32,8 @@ class AttentionBackend(Protocol):
     def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
         """Store kv [T, 2 Hkv, D] of the batch (keys, then values) and let q [T, Hq, D] attend; returns [T, Hq, D]."""
 
-    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Copy KV between pages in all layers, in order."""
+    def copy_pages(self, copies: Sequence[Copy]) -> None:
+        """Copy KV between pages, and between pages and host memory, in all layers, in order."""
 
 
 def kv_bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
@@ -54,6 +57,7 @@ class CpuAttention:
         self._scale = config.head_dim**-0.5
         shape = (num_pages * page_size, 2 * config.num_kv_heads, config.head_dim)
         self._caches = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
+        self._host: HostMemory | None = None
         self._scratch = Scratch(dtype, device)
         self._places = torch.empty(0, dtype=torch.int64, device=device)
         self._plan = AttentionPlan((), 0)
@@ -69,12 +73,27 @@ class CpuAttention:
         write_kv(kv.to(self.dtype), cache, self._places)
         return paged_attention(q.to(self.dtype), cache, self._plan, self._scale, self._scratch)
 
-    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+    def give_host_memory(self, num_slots: int) -> HostMemory:
+        """A second tier of `num_slots` pages in host memory for this pool; `copy_pages` can swap with it from now on."""
+        self._host = HostMemory(num_slots, self._caches, self.page_size)
+        return self._host
+
+    def copy_pages(self, copies: Sequence[Copy]) -> None:
         """See `AttentionBackend`."""
+        for is_swap, group in groupby(copies, key=lambda copy: isinstance(copy, Swap)):
+            if is_swap:
+                assert self._host is not None, "a swap without host memory"
+                for copy in group:
+                    assert isinstance(copy, Swap)
+                    self._host.make(copy)
+            else:
+                self._copy_within([copy for copy in group if isinstance(copy, PageCopy)])
+
+    def _copy_within(self, copies: Sequence[PageCopy]) -> None:
         if {copy.source for copy in copies} & {copy.target for copy in copies}:  # one feeds another: not all at once
             for copy in copies:
                 self._copy_at_once([copy])
-        elif copies:
+        else:
             self._copy_at_once(copies)
 
     def _copy_at_once(self, copies: Sequence[PageCopy]) -> None:

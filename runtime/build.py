@@ -55,7 +55,7 @@ def build_engine(config: EngineConfig) -> LoadedEngine:
     compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
     eos = frozenset(tokenizer.eos_token_ids)
     table = TokenTable(shape.vocabulary_size, eos, tokenizer.special_ids, tokenizer.token_bytes)
-    engine = Engine(config, runner, compiler, table, shape.context_length)
+    engine = Engine(config, runner, compiler, table, shape.context_length, host=runner.host, copy_cost=runner.copy_cost)
     return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler)
 
 

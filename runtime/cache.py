@@ -1,28 +1,46 @@
 """Joins page pool and radix tree for sequences: who has which pages, and what of a prompt needs no computing.
 
 Stands between the scheduler, which decides who runs, and `radix/`, which knows no sequences. All pages of a sequence are
-referenced once for it, whether it computed them or found them in the tree.
+referenced once for it, whether it computed them, found them in the tree or has them brought back from host memory.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
-from branchpoint.radix import BlockPool, Handle, PrefixKey, RadixTree, check_balance
+from branchpoint.radix import BlockPool, CopyCost, Handle, HostTier, PrefixKey, RadixTree, Swap, check_balance
 from branchpoint.radix.key import common_prefix
-from branchpoint.runtime.plan import PageCopy
+from branchpoint.runtime.plan import Copy, PageCopy
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["KVCache"]
 
 
 class KVCache:
-    """The KV pages of `num_pages` x `page_size` tokens. With `enabled` false nothing is matched and nothing kept."""
+    """The KV pages of `num_pages` x `page_size` tokens. With `enabled` false nothing is matched and nothing kept.
 
-    def __init__(self, num_pages: int, page_size: int, *, enabled: bool = True) -> None:
+    With `host` evicted pages move there, and come back for a sequence where that is faster than computing by `copy_cost`.
+    `clock` gives seconds and orders eviction.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        enabled: bool = True,
+        host: HostTier | None = None,
+        copy_cost: CopyCost | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert (host is None) == (copy_cost is None), "a host tier needs to know what a copy costs"
         self.pool = BlockPool(num_pages, page_size)
-        self.tree = RadixTree(self.pool)
+        self.tree = RadixTree(self.pool, clock, host=host)
         self.enabled = enabled
+        self._host = host
+        self._copy_cost = copy_cost
         self._keys: dict[Sequence, PrefixKey] = {}
-        self._copies: list[PageCopy] = []
+        self._copies: list[Copy] = []
+        self._swaps: list[Swap] = []  # handed out with the last plan
         self._sources: list[Handle] = []
 
     @property
@@ -45,8 +63,8 @@ class KVCache:
         return max(0, self.pages_for(soon) - len(sequence.pages))
 
     def cached_tokens(self, sequence: Sequence) -> int:
-        """How much of `sequence` the tree holds, up to the first row that is wanted. Counts as no use."""
-        return self.tree.peek(self._key(sequence), self._limit(sequence)) if self.enabled else 0
+        """How much of `sequence` the tree holds in both tiers, up to the first row that is wanted. Counts as no use."""
+        return self.tree.peek(self._key(sequence), self._limit(sequence), host=True) if self.enabled else 0
 
     def shared_prefix(self, sequence: Sequence, other: Sequence) -> int:
         """Tokens that `sequence` could take over once `other` has computed all of its own."""
@@ -56,29 +74,26 @@ class KVCache:
         return min(common, self._limit(sequence), other.target)
 
     def admit(self, sequence: Sequence, reserved: int) -> bool:
-        """Give `sequence` the pages of its cached prefix; a page that matches in part is copied by the next plan.
+        """Give `sequence` the pages of its cached prefix; what must be copied for that is copied by the next plan.
 
         False, and nothing taken, where the pages for the rest can't be had beside `reserved` ones that others need.
         """
         key, limit = self._key(sequence), self._limit(sequence) if self.enabled else 0
-        handle = self.tree.match(key, limit)
+        handle = self.tree.match(key, limit, use=False)
         if handle.tail and not self._fits(sequence, handle, reserved):
             handle.release()  # the page to copy from is itself in the way: do without the copy
-            handle = self.tree.match(key, len(handle.pages) * self.pool.page_size)
+            handle = self.tree.match(key, len(handle.pages) * self.pool.page_size, use=False)
         if not self._fits(sequence, handle, reserved):
             handle.release()
             return False
+        self.tree.use(handle)
         self.pool.retain(handle.pages)
         sequence.pages = list(handle.pages)
-        sequence.num_computed = handle.num_tokens
-        if handle.tail is None:
+        sequence.num_computed = len(handle.pages) * self.pool.page_size
+        if self._restore(sequence, key, handle) or handle.tail is None:
             handle.release()
-            return True
-        page = self._allocate(1, sequence.pages)
-        assert page is not None, "a page that was there is gone"
-        sequence.pages += page
-        self._copies.append(PageCopy(handle.tail[0], page[0], handle.tail[1]))
-        self._sources.append(handle)
+        else:
+            self._copy_tail(sequence, handle, handle.tail)
         return True
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -92,37 +107,45 @@ class KVCache:
         sequence.pages += pages
         return True
 
-    def take_copies(self) -> tuple[PageCopy, ...]:
-        """The copies that the next plan must make before its forward pass."""
+    def take_copies(self) -> tuple[Copy, ...]:
+        """The copies that the next plan must make before its forward pass, in their order."""
+        self._plan_swaps()
         copies, self._copies = tuple(self._copies), []
+        self._swaps += [copy for copy in copies if isinstance(copy, Swap)]
         return copies
 
-    def settle(self) -> None:
-        """The plan with the copies has run, or never will: their sources are no longer needed."""
+    def settle(self, *, made: bool = True) -> None:
+        """The plan with the copies has run, or (`made` false) has failed: what they read from is no longer needed."""
         for handle in self._sources:
             handle.release()
         self._sources.clear()
-        self._copies.clear()
+        swaps, self._swaps = self._swaps, []
+        self.tree.settle(swaps, made=made)
 
-    def publish(self, sequence: Sequence) -> None:
-        """Let others find what `sequence` has computed so far; it keeps its pages and may write on behind that."""
-        if self.enabled and sequence.num_computed:
-            key = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
-            pages = sequence.pages[: self.pages_for(sequence.num_computed)]
-            self.tree.insert(key, pages, priority=sequence.hints.priority)
+    def publish(self, sequence: Sequence) -> PrefixKey | None:
+        """Let others find what `sequence` has computed so far; it keeps its pages and may write on behind that.
 
-    def release(self, sequence: Sequence, *, keep: bool) -> None:
-        """Take all pages from `sequence`; with `keep` its computed tokens stay in the tree while there is room.
+        Returns the key under which that is found; None where nothing is.
+        """
+        if not self.enabled or not sequence.num_computed:
+            return None
+        key = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
+        pages = sequence.pages[: self.pages_for(sequence.num_computed)]
+        self.tree.insert(key, pages, priority=sequence.hints.priority)
+        return key
+
+    def release(self, sequence: Sequence, *, keep: bool) -> PrefixKey | None:
+        """Take all pages from `sequence`; with `keep` its computed tokens stay in the tree while there is room, under this key.
 
         One that was admitted into the plan in the making has computed nothing yet: a page of it may still wait for its copy.
         """
-        waits = {copy.target for copy in self._copies}.intersection(sequence.pages)
-        self._copies = [copy for copy in self._copies if copy.target not in waits]
-        if keep and not waits:
-            self.publish(sequence)
+        waits = {copy.target for copy in self._copies if isinstance(copy, PageCopy)}.intersection(sequence.pages)
+        self._copies = [copy for copy in self._copies if isinstance(copy, Swap) or copy.target not in waits]
+        key = self.publish(sequence) if keep and not waits else None
         self.pool.release(sequence.pages)
         sequence.pages = []
         sequence.num_computed = 0
+        return key
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` will not be asked about again."""
@@ -135,10 +158,13 @@ class KVCache:
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Hold pool, tree and the pages of `sequences` (all that have any) against each other. Raises AssertionError."""
         sequences = list(sequences)
-        assert not self._sources, "a copy is still to be made"
+        assert not self._sources and not self._swaps, "a copy is still to be made"
         self.pool.check()
         self.tree.check()
         check_balance(self.pool, (page for sequence in sequences for page in sequence.pages))
+        if self._host is not None:
+            self._host.pool.check()
+            check_balance(self._host.pool, self._host.held)
         for sequence in sequences:
             assert sequence.num_computed <= len(sequence.pages) * self.pool.page_size, "computed tokens without a page"
             assert len(set(sequence.pages)) == len(sequence.pages), "a sequence has a page twice"
@@ -148,6 +174,31 @@ class KVCache:
 
     def _fits(self, sequence: Sequence, handle: Handle, reserved: int) -> bool:
         return self.pages_for(sequence.final_length) - len(handle.pages) + reserved <= self.num_available
+
+    def _restore(self, sequence: Sequence, key: PrefixKey, handle: Handle) -> bool:
+        """Have what only host memory holds of `key` brought back behind the pages that `sequence` has, where that pays."""
+        held, gained = len(handle.host.held), handle.host.end - handle.num_tokens
+        if self._copy_cost is None or not self._copy_cost.is_worth(held, gained):
+            return False
+        pages = self._allocate(held, sequence.pages)
+        assert pages is not None, "pages that were there are gone"
+        sequence.num_computed = self.tree.restore(key, handle, pages)
+        sequence.pages += pages
+        return True
+
+    def _copy_tail(self, sequence: Sequence, handle: Handle, tail: tuple[int, int]) -> None:
+        """Have the page that `handle` matches in part copied; `handle` holds it until that is done."""
+        page = self._allocate(1, sequence.pages)
+        assert page is not None, "a page that was there is gone"
+        self._plan_swaps()
+        self._copies.append(PageCopy(tail[0], page[0], tail[1]))
+        self._sources.append(handle)
+        sequence.pages += page
+        sequence.num_computed = handle.num_tokens
+
+    def _plan_swaps(self) -> None:
+        """Put the swaps that the tree has planned so far before the copies to come."""
+        self._copies += self.tree.take_swaps()
 
     def _key(self, sequence: Sequence) -> PrefixKey:
         key = self._keys.get(sequence)

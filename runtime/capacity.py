@@ -13,7 +13,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import CapacityError
 from branchpoint.runtime.models.config import ModelConfig
 
-__all__ = ["PoolSize", "available_memory", "size_pool"]
+__all__ = ["PoolSize", "available_memory", "host_slots", "size_pool"]
 
 GIB = 2**30
 CPU_SHARE, CPU_CAP = 0.25, 2 * GIB
@@ -58,6 +58,13 @@ def size_pool(config: EngineConfig, shape: ModelConfig, dtype: torch.dtype, devi
     if config.kv_memory_gib is not None:
         _check_memory(pages * page_bytes, device, reason, "kv_memory_gib")
     return PoolSize(pages, pages * page_bytes, reason)
+
+
+def host_slots(config: EngineConfig, page_bytes: int) -> int:
+    """Pages of `page_bytes` that `host_kv_memory_gib` holds. Raises CapacityError where host memory hasn't that much."""
+    wanted = int(config.host_kv_memory_gib * GIB)
+    _check_memory(wanted, torch.device("cpu"), f"host_kv_memory_gib={config.host_kv_memory_gib:g}", "host_kv_memory_gib")
+    return wanted // page_bytes
 
 
 def available_memory(device: torch.device) -> int:

@@ -48,6 +48,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     page_size: Annotated[int, Meta(description="Tokens in a page of KV, 1 to 128.")] = 16
     num_pages: Annotated[int | None, Meta(description="Pages of KV; sized from memory where left out.")] = None
     kv_memory_gib: Annotated[float | None, Meta(description="Memory for KV in GiB; what is free where left out.")] = None
+    host_kv_memory_gib: Annotated[
+        float, Meta(description="Host memory in GiB for KV that has to leave the device; 0 for none.")
+    ] = 0.0
     max_batch_tokens: Annotated[int, Meta(description="Tokens that one step computes at most; others wait for it.")] = 512
     max_sequences: Annotated[int, Meta(description="Sequences that run at once.")] = 128
     max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 429.")] = 4096
@@ -67,6 +70,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InvalidRequest(
                     f"{name} must be above 0 and finite, got {value!r:.40}; leave it out to let the engine choose.", param=name
                 )
+        if not 0 <= self.host_kv_memory_gib < math.inf:
+            raise InvalidRequest(
+                f"host_kv_memory_gib must be finite and at least 0, got {self.host_kv_memory_gib!r:.40}.",
+                param="host_kv_memory_gib",
+            )
         if self.num_pages is not None and self.kv_memory_gib is not None:
             raise InvalidRequest("num_pages and kv_memory_gib both size the KV pool; give one of them.", param="kv_memory_gib")
         if self.served_name is not None and not (self.served_name.isprintable() and 0 < len(self.served_name) <= _LONGEST_NAME):

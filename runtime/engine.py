@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from branchpoint.errors import BranchpointError
+from branchpoint.radix import CopyCost, HostTier
 from branchpoint.runtime.admission import Admission
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.compiling import Compiler, Compiling
@@ -33,7 +34,7 @@ class Engine:
     """Serves calls with `runner`'s model, whose vocabulary is `table` and whose context holds `context_length` tokens.
 
     Each call that `submit` accepts gets exactly one terminal event from a later `step` (or `fail_all`), whatever fails. `clock`
-    gives seconds, for queue times only.
+    gives seconds, for queue times and the order of eviction. With `host` the runner makes swaps too, at `copy_cost`.
     """
 
     def __init__(
@@ -45,12 +46,16 @@ class Engine:
         context_length: int,
         *,
         clock: Callable[[], float] = time.monotonic,
+        host: HostTier | None = None,
+        copy_cost: CopyCost | None = None,
     ) -> None:
         self._config = config
         self._runner = runner
         self._table = table
         self._clock = clock
-        self._cache = KVCache(runner.num_pages, runner.page_size, enabled=config.radix_cache)
+        self._cache = KVCache(
+            runner.num_pages, runner.page_size, enabled=config.radix_cache, host=host, copy_cost=copy_cost, clock=clock
+        )
         self._scheduler = Scheduler(
             self._cache,
             make_order(config.policy, self._cache.cached_tokens),
@@ -65,6 +70,7 @@ class Engine:
         self._compiling = Compiling(compiler)
         self._events: list[Event] = []
         self._arrivals = 0
+        self._queued = 0  # calls of which no sequence has run yet
         self._steps = self._computed = self._completed = self._failed = 0
         self._totals = Usage()
 
@@ -79,10 +85,9 @@ class Engine:
             raise InvalidRequest(
                 f"A call with id {call.id[:80]!r} is still running; give each call an id of its own.", param="id"
             )
-        queued = sum(group.started is None for group in self._groups.values())
-        if queued >= self._config.max_queued:
+        if self._queued >= self._config.max_queued:
             raise Overloaded(
-                f"{queued} calls are queued, as many as max_queued={self._config.max_queued} allows; try again later."
+                f"{self._queued} calls are queued, as many as max_queued={self._config.max_queued} allows; try again later."
             )
         if isinstance(call, ScoreCall):
             group = Group(call, self._admission.scorings(call, self._arrivals), self._clock())
@@ -92,6 +97,7 @@ class Engine:
             if call.constraint is not None or call.heal:
                 self._compiling.start(call)
         self._arrivals += 1
+        self._queued += 1
         self._groups[call.id] = group
         self._owners.update(dict.fromkeys(group.members, group))
         for sequence in group.members:
@@ -105,6 +111,10 @@ class Engine:
         group = self._groups.get(call_id)
         if group:
             self._fail(group, RequestAborted("The call was aborted."))
+
+    def end_program(self, program: str) -> None:
+        """No more calls of `program` will come: what it alone has in the cache is the first to go."""
+        self._scheduler.end_program(program)
 
     def fail_all(self, error: BranchpointError) -> list[Event]:
         """End every call with `error`; returns all events that are still to be given out."""
@@ -157,6 +167,7 @@ class Engine:
         known = {*self._scheduler.running, *self._scheduler.waiting}
         known.update(sequence for call_id in self._compiling.call_ids for sequence in self._groups[call_id].members)
         assert live == known, "a live sequence is in no queue, or a queue holds one that has no call"
+        assert self._queued == sum(group.started is None for group in self._groups.values()), "queued calls are counted wrong"
         for group in self._groups.values():
             left = sum(sequence.status is not Status.FINISHED for sequence in group.members)
             assert left == group.live > 0, f"call {group.call.id} counts {group.live} live sequences and has {left}"
@@ -177,7 +188,9 @@ class Engine:
         now = self._clock()
         for slot in plan.slots:
             group = self._owners[slot.sequence]
-            group.started = now if group.started is None else group.started
+            if group.started is None:
+                group.started = now
+                self._queued -= 1
         masks = self._masks.start(plan)
         try:
             result = self._runner.execute(plan, masks.wait)
@@ -254,6 +267,7 @@ class Engine:
 
     def _close(self, group: Group) -> None:
         self._totals = add_usage(self._totals, group.usage())
+        self._queued -= group.started is None
         del self._groups[group.call.id]
         for sequence in group.members:
             del self._owners[sequence]

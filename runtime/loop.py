@@ -11,7 +11,7 @@ import msgspec
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RequestAborted, RuntimeFailure
-from branchpoint.runtime.messages import Abort, Call, Event, Failed, ScoreCall
+from branchpoint.runtime.messages import Abort, Call, Event, Failed, ProgramEnded, ScoreCall
 from branchpoint.runtime.stats import EngineStats
 
 __all__ = ["Answer", "Ask", "Command", "Deliver", "HostedEngine", "Inbox", "QueueInbox", "Report", "Shutdown", "run_engine"]
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     pages: int = 0
 
 
-Command = Call | ScoreCall | Abort | Ask | Shutdown
+Command = Call | ScoreCall | Abort | ProgramEnded | Ask | Shutdown
 Report = Event | Answer
 Deliver = Callable[[list[Report]], None]
 
@@ -53,6 +53,9 @@ class HostedEngine(Protocol):
 
     def abort(self, call_id: str) -> None:
         """End a call."""
+
+    def end_program(self, program: str) -> None:
+        """No more calls of `program` will come."""
 
     def step(self) -> list[Event]:
         """Compute one batch."""
@@ -111,9 +114,12 @@ def run_engine(engine: HostedEngine, inbox: Inbox, deliver: Deliver) -> None:
             deliver(reports)
 
 
-def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | Ask) -> list[Report]:
+def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | ProgramEnded | Ask) -> list[Report]:
     if isinstance(command, Abort):
         engine.abort(command.id)
+        return []
+    if isinstance(command, ProgramEnded):
+        engine.end_program(command.program)
         return []
     if isinstance(command, Ask):
         if command.what == "stats":

@@ -22,6 +22,7 @@ __all__ = [
     "Hints",
     "Ids",
     "ModelInfo",
+    "ProgramEnded",
     "SampleFinished",
     "ScoreCall",
     "Scored",
@@ -37,13 +38,16 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 class Hints(msgspec.Struct, frozen=True):
     """What the language knows about a call; soft, the scheduler may use or ignore all of it.
 
-    `program` names one run of a program, not its text: calls of one run belong together. `path` leads to the branch.
+    `program` names one run of a program, not its text: calls of one run belong together, until `ProgramEnded` says that no more
+    come. `path` leads to the branch, one of `siblings`. With `returns` the branch goes on where this call ends, after about
+    `return_seconds` (a tool call, a user's turn).
     """
 
     program: str = ""
     path: tuple[int, ...] = ()
     siblings: int = 1
     returns: bool = False
+    return_seconds: float = 0.0
     priority: int = 0
 
 
@@ -94,6 +98,12 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """End the call of this id at the next step; unknown and finished ids are ignored."""
 
     id: str
+
+
+class ProgramEnded(msgspec.Struct, frozen=True, tag="program_ended"):
+    """The run that `Hints.program` names will send no more calls; unknown ones are ignored."""
+
+    program: str
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from branchpoint.radix import Swap
 from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["MaskSource", "PageCopy", "RowResult", "Runner", "Slot", "StepPlan", "StepResult", "TokenMask"]
+__all__ = ["Copy", "MaskSource", "PageCopy", "RowResult", "Runner", "Slot", "StepPlan", "StepResult", "TokenMask"]
 
 TokenMask = npt.NDArray[np.int32]
 """Packed mask of a batch: int32 [wanted rows of the plan, mask_words(vocabulary)], all bits set where nothing is asked."""
@@ -47,12 +48,16 @@ class PageCopy:
     count: int
 
 
+Copy = PageCopy | Swap
+"""A copy within the device, or of whole pages between it and host memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One batch. Wanted rows are numbered in the order of slots, then of positions."""
+    """One batch. Wanted rows are numbered in the order of slots, then of positions. `copies` are made in their order."""
 
     slots: tuple[Slot, ...]
-    copies: tuple[PageCopy, ...] = ()
+    copies: tuple[Copy, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -6,10 +6,12 @@ so that nobody starves: with n older calls still waiting, a call is overtaken at
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from itertools import chain, groupby
 from typing import Protocol
 
 from branchpoint.runtime.config import Policy
+from branchpoint.runtime.queue import SequenceQueue
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["MAX_OVERTAKEN", "AdmissionOrder", "FirstCome", "LongestPrefix", "ProgramFirst", "make_order"]
@@ -18,27 +20,54 @@ MAX_OVERTAKEN = 256
 DUE_EVERY = 16
 MAX_MATCHED = 256
 MAX_REMEMBERED = 65_536
+BEGUN, NEW = 1, 2
+
+CachedTokens = Callable[[Sequence], int]
+"""How much of a waiting sequence the tree holds."""
 
 
 class AdmissionOrder(Protocol):
-    """Sorts waiting sequences, and is told which were admitted."""
+    """Holds what waits, and says in which order it should be admitted."""
 
-    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
-        """The waiting sequences, in the order in which they should be admitted."""
+    def add(self, sequence: Sequence) -> None:
+        """`sequence` waits from now on."""
+
+    def discard(self, sequence: Sequence) -> None:
+        """`sequence` waits no longer, or never did."""
+
+    def candidates(self) -> Iterator[Sequence]:
+        """What waits now, the next to be admitted first. What comes or goes meanwhile doesn't disturb it."""
 
     def admitted(self, sequence: Sequence) -> None:
-        """`sequence` has entered the batch."""
+        """`sequence`, no longer waiting, has entered the batch."""
+
+    def ended(self, program: str) -> None:
+        """No call of `program` will come any more."""
 
 
 class FirstCome:
-    """In order of arrival."""
+    """In order of arrival, within a priority."""
 
-    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+    def __init__(self) -> None:
+        self._queue = SequenceQueue()
+
+    def add(self, sequence: Sequence) -> None:
+        """See `AdmissionOrder`."""
+        self._queue.put(sequence, sequence.rank)
+
+    def discard(self, sequence: Sequence) -> None:
+        """See `AdmissionOrder`."""
+        self._queue.discard(sequence)
+
+    def candidates(self) -> Iterator[Sequence]:
         """By priority, then arrival."""
-        return sorted(waiting, key=lambda sequence: sequence.rank)
+        return iter(self._queue)
 
     def admitted(self, sequence: Sequence) -> None:
         """Changes nothing: arrival doesn't depend on others."""
+
+    def ended(self, program: str) -> None:
+        """Changes nothing."""
 
 
 class _Aging:
@@ -48,45 +77,70 @@ class _Aging:
     """
 
     def __init__(self) -> None:
+        self._by_arrival = SequenceQueue()
+        self._by_rank = SequenceQueue()
         self._arrivals: list[int] = []  # of admitted sequences that came after the oldest waiting one
         self._due: Sequence | None = None
         self._since = DUE_EVERY
+
+    def add(self, sequence: Sequence) -> None:
+        self._by_arrival.put(sequence, (sequence.arrival, sequence.index))
+        self._by_rank.put(sequence, sequence.rank)
+
+    def discard(self, sequence: Sequence) -> None:
+        self._by_arrival.discard(sequence)
+        self._by_rank.discard(sequence)
 
     def admitted(self, sequence: Sequence) -> None:
         insort(self._arrivals, sequence.arrival)
         self._since = 0 if sequence is self._due else self._since + 1
 
-    def due(self, waiting: Collection[Sequence]) -> Sequence | None:
-        """Which of `waiting` goes first among those of its priority, None where nobody was overtaken too often."""
+    def due(self) -> Sequence | None:
+        """Which goes first among those of its priority, None where nobody was overtaken too often."""
         self._due = None
-        if not waiting:
+        first, oldest = self._by_arrival.first, self._by_rank.first
+        if first is None or oldest is None:
+            self._arrivals.clear()
             return None
-        del self._arrivals[: bisect_right(self._arrivals, min(sequence.arrival for sequence in waiting))]
-        if self._since >= DUE_EVERY and len(self._arrivals) >= MAX_OVERTAKEN:
-            oldest = min(waiting, key=lambda sequence: sequence.rank)
-            if len(self._arrivals) - bisect_right(self._arrivals, oldest.arrival) >= MAX_OVERTAKEN:
-                self._due = oldest
+        del self._arrivals[: bisect_right(self._arrivals, first.arrival)]
+        overtaken = len(self._arrivals) - bisect_right(self._arrivals, oldest.arrival)
+        if self._since >= DUE_EVERY and overtaken >= MAX_OVERTAKEN:
+            self._due = oldest
         return self._due
 
 
 class LongestPrefix:
     """Those first of which the tree holds the most tokens; only the oldest `MAX_MATCHED` are looked up at a time."""
 
-    def __init__(self, cached_tokens: Callable[[Sequence], int]) -> None:
+    def __init__(self, cached_tokens: CachedTokens) -> None:
         self._cached_tokens = cached_tokens
+        self._queue = SequenceQueue()
         self._aging = _Aging()
 
-    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+    def add(self, sequence: Sequence) -> None:
+        """See `AdmissionOrder`."""
+        self._queue.put(sequence, sequence.rank)
+        self._aging.add(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """See `AdmissionOrder`."""
+        self._queue.discard(sequence)
+        self._aging.discard(sequence)
+
+    def candidates(self) -> Iterator[Sequence]:
         """By priority, then one that is due, then the length of the cached prefix."""
-        ranked = sorted(waiting, key=lambda sequence: sequence.rank)
-        due = self._aging.due(ranked)
-        head = ranked[:MAX_MATCHED]
+        waiting = list(self._queue)
+        due = self._aging.due()
+        head = waiting[:MAX_MATCHED]
         head.sort(key=lambda sequence: self._key(sequence, first=sequence is due))
-        return head + ranked[MAX_MATCHED:]
+        return iter(head + waiting[MAX_MATCHED:])
 
     def admitted(self, sequence: Sequence) -> None:
         """Others may have been overtaken by it."""
         self._aging.admitted(sequence)
+
+    def ended(self, program: str) -> None:
+        """Changes nothing."""
 
     def _key(self, sequence: Sequence, *, first: bool) -> tuple[int, bool, int, int, int]:
         matched = 0 if first else self._cached_tokens(sequence)
@@ -100,56 +154,95 @@ class _Begun:
         self._numbers: OrderedDict[Hashable, int] = OrderedDict()
         self._next = 0
 
-    def note(self, name: Hashable) -> None:
-        if name not in self._numbers:
+    def note(self, name: Hashable) -> bool:
+        """`name` has begun, or goes on; whether this is news."""
+        is_new = name not in self._numbers
+        if is_new:
             self._numbers[name] = self._next
             self._next += 1
         self._numbers.move_to_end(name)
         if len(self._numbers) > MAX_REMEMBERED:
             self._numbers.popitem(last=False)
+        return is_new
+
+    def forget(self, name: Hashable) -> None:
+        self._numbers.pop(name, None)
 
     def age(self, name: Hashable, arrival: int) -> tuple[int, int]:
         """Sorts what has begun before the rest, which goes by `arrival`."""
         number = self._numbers.get(name)
-        return (1, number) if number is not None else (2, arrival)
+        return (BEGUN, number) if number is not None else (NEW, arrival)
 
 
 class ProgramFirst:
-    """Programs that have begun before new ones, the oldest program first, siblings of a fork one after another."""
+    """Programs that have begun before new ones, the oldest program first, siblings of a fork one after another.
 
-    def __init__(self) -> None:
+    Of the `MAX_MATCHED` oldest new calls, those first whose programs find the most in the tree.
+    """
+
+    def __init__(self, cached_tokens: CachedTokens) -> None:
+        self._cached_tokens = cached_tokens
+        self._queue = SequenceQueue()
         self._aging = _Aging()
         self._programs = _Begun()
         self._forks = _Begun()
+        self._waiting: dict[str, dict[Sequence, None]] = {}
 
-    def sort(self, waiting: Collection[Sequence]) -> list[Sequence]:
+    def add(self, sequence: Sequence) -> None:
+        """See `AdmissionOrder`."""
+        self._aging.add(sequence)
+        together = self._waiting.setdefault(_program(sequence), {})
+        together[sequence] = None
+        self._queue.put(sequence, self._key(sequence, next(iter(together)).arrival))
+
+    def discard(self, sequence: Sequence) -> None:
+        """See `AdmissionOrder`."""
+        self._aging.discard(sequence)
+        self._queue.discard(sequence)
+        program = _program(sequence)
+        together = self._waiting.get(program, {})
+        together.pop(sequence, None)
+        if not together:
+            self._waiting.pop(program, None)
+
+    def candidates(self) -> Iterator[Sequence]:
         """By priority, then one that is due, then begun programs, then age of the program, then of the fork, then of the call."""
-        due = self._aging.due(waiting)
-        ages: dict[Hashable, tuple[int, int]] = {}  # waiting sequences come in no order: the oldest of a program decides
-        names = []
-        for sequence in sorted(waiting, key=lambda sequence: sequence.arrival):
-            program = _program(sequence)
-            fork = (program, sequence.hints.path[:-1])
-            if program not in ages:
-                ages[program] = self._programs.age(program, sequence.arrival)
-            if fork not in ages:
-                ages[fork] = self._forks.age(fork, sequence.arrival)
-            names.append((sequence, program, fork))
-
-        def key(named: tuple[Sequence, str, Hashable]) -> tuple[int, ...]:
-            sequence, program, fork = named
-            if sequence is due:
-                return (-sequence.hints.priority, 0, sequence.arrival, sequence.index)
-            return (-sequence.hints.priority, *ages[program], *ages[fork], sequence.arrival, sequence.index)
-
-        return [sequence for sequence, _, _ in sorted(names, key=key)]
+        due = self._aging.due()
+        for priority, entries in groupby(self._queue.entries(), key=lambda entry: entry[0][0]):
+            if due is not None and -due.hints.priority == priority:
+                yield due
+            stretch = list(entries)
+            begun = sum(key[1] == BEGUN for key, _ in stretch)
+            in_order = chain((sequence for _, sequence in stretch[:begun]), self._by_prefix(stretch[begun:]))
+            yield from (sequence for sequence in in_order if sequence is not due)
 
     def admitted(self, sequence: Sequence) -> None:
         """Its program and its fork have begun."""
         self._aging.admitted(sequence)
         program = _program(sequence)
-        self._programs.note(program)
-        self._forks.note((program, sequence.hints.path[:-1]))
+        news = self._programs.note(program)
+        if self._forks.note((program, sequence.hints.path[:-1])) or news:
+            for waiting in self._waiting.get(program, {}):
+                self._queue.put(waiting, self._key(waiting, waiting.arrival))
+
+    def ended(self, program: str) -> None:
+        """Should another of this name come, it is a new one."""
+        self._programs.forget(program)
+
+    def _key(self, sequence: Sequence, oldest: int) -> tuple[int, ...]:
+        """`oldest` is the arrival of the first call of the program that waits."""
+        program = _program(sequence)
+        age = self._programs.age(program, oldest)
+        fork = self._forks.age((program, sequence.hints.path[:-1]), sequence.arrival)
+        return (-sequence.hints.priority, *age, *fork, sequence.arrival, sequence.index)
+
+    def _by_prefix(self, entries: list[tuple[tuple[int, ...], Sequence]]) -> Iterator[Sequence]:
+        """New calls, program by program: of the first programs those that find most in the tree come first."""
+        head, tail = entries[:MAX_MATCHED], entries[MAX_MATCHED:]
+        programs = [list(calls) for _, calls in groupby(head, key=lambda entry: entry[0][2])]
+        programs.sort(key=lambda calls: -self._cached_tokens(calls[0][1]))
+        for _, sequence in chain(*programs, tail):
+            yield sequence
 
 
 def _program(sequence: Sequence) -> str:
@@ -157,8 +250,8 @@ def _program(sequence: Sequence) -> str:
     return sequence.hints.program or f"call {sequence.call_id}"
 
 
-def make_order(policy: Policy, cached_tokens: Callable[[Sequence], int]) -> AdmissionOrder:
+def make_order(policy: Policy, cached_tokens: CachedTokens) -> AdmissionOrder:
     """The order of this name; `cached_tokens` tells how much of a waiting sequence the tree holds."""
     if policy == "fcfs":
         return FirstCome()
-    return LongestPrefix(cached_tokens) if policy == "lpm" else ProgramFirst()
+    return LongestPrefix(cached_tokens) if policy == "lpm" else ProgramFirst(cached_tokens)

@@ -26,7 +26,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError
 from branchpoint.runtime.ipc import Address, Died, LoadFailed, Outbound, Ready, Receiver, Sender, load_error
 from branchpoint.runtime.loop import Answer, Ask, Command, QueueInbox, Report, Shutdown, run_engine
-from branchpoint.runtime.messages import Abort, Call, Failed, ModelInfo, ScoreCall
+from branchpoint.runtime.messages import Abort, Call, Failed, ModelInfo, ProgramEnded, ScoreCall
 from branchpoint.runtime.stats import EngineStats
 
 __all__ = ["EngineClient", "EngineProcess", "EngineThread", "LoadedEngine", "build_engine", "tokenizer_of"]
@@ -61,6 +61,10 @@ class _Host(ABC):
     def abort(self, call_id: str) -> None:
         """See `EngineClient`."""
         self._send(Abort(call_id))
+
+    def end_program(self, program: str) -> None:
+        """See `EngineClient`."""
+        self._send(ProgramEnded(program))
 
     def stats(self) -> "Future[EngineStats]":
         """See `EngineClient`."""

@@ -9,18 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from branchpoint.runtime.attention import CpuAttention
+from branchpoint.radix import CopyCost, HostTier
+from branchpoint.runtime.attention import CpuAttention, kv_bytes_per_page
 from branchpoint.runtime.batch import build_batch
-from branchpoint.runtime.capacity import size_pool
+from branchpoint.runtime.capacity import host_slots, size_pool
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
 from branchpoint.runtime.models.base import Model
-from branchpoint.runtime.plan import MaskSource, RowResult, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMask
 from branchpoint.runtime.sampler import Sampler
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
 
 __all__ = ["TorchRunner", "load_runner"]
 
+MEASURED_PAGES = 32
+MEASURED_TOKENS = 256
 LOGIT_ROWS = 256
 """Rows whose logits are held at once: a prompt's log-probabilities don't need the whole prompt's logits in memory."""
 
@@ -33,6 +38,8 @@ class TorchRunner:
         self._attention = attention
         self._sampler = sampler
         self._device = device
+        self.host: HostTier | None = None
+        self.copy_cost: CopyCost | None = None
 
     @property
     def num_pages(self) -> int:
@@ -43,6 +50,29 @@ class TorchRunner:
     def page_size(self) -> int:
         """Tokens in a page."""
         return self._attention.page_size
+
+    def give_host_memory(self, num_slots: int) -> None:
+        """Have a second tier of `num_slots` pages, and measure what a copy costs beside computing, before anything runs."""
+        memory = self._attention.give_host_memory(num_slots)
+        one, many = memory.seconds(1), memory.seconds(MEASURED_PAGES)
+        page = max(0.0, many - one) / max(1, min(MEASURED_PAGES, num_slots, self.num_pages) - 1)
+        self.host = HostTier(num_slots, self.page_size)
+        self.copy_cost = CopyCost(fixed=max(0.0, one - page), page=page, token=self._seconds_per_token())
+
+    def _seconds_per_token(self) -> float:
+        """What a token costs in a prefill that has nothing beside it; computes on pages that nobody uses yet."""
+        count = min(MEASURED_TOKENS, self.num_pages * self.page_size)
+        pages = list(range(-(-count // self.page_size)))
+        sequence = Sequence("", 0, [0] * count, count, SamplingParams(temperature=0.0), 0, pages=pages)
+        plan = StepPlan((Slot(sequence, 0, count, sample=False),))
+        taken = []
+        for _ in range(3):
+            started = time.perf_counter()
+            self.execute(plan, lambda: None)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            taken.append(time.perf_counter() - started)
+        return min(taken) / count
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
         """See `plan.Runner`. `forward_seconds` holds the pass and the first logits, not the wait for masks nor the sampling."""
@@ -96,4 +126,9 @@ def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     loaded = load_model(config, device)
     pool = size_pool(config, loaded.config, loaded.kv_dtype, device)
     attention = CpuAttention(loaded.config, pool.num_pages, config.page_size, loaded.kv_dtype, device)
-    return TorchRunner(loaded.model, attention, Sampler(loaded.config.eos_token_ids), device), loaded
+    runner = TorchRunner(loaded.model, attention, Sampler(loaded.config.eos_token_ids), device)
+    page_bytes = kv_bytes_per_page(loaded.config, config.page_size, loaded.kv_dtype)
+    num_slots = host_slots(config, page_bytes)
+    if num_slots:
+        runner.give_host_memory(num_slots)
+    return runner, loaded

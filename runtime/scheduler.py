@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.policy import AdmissionOrder
+from branchpoint.runtime.programs import Programs
 from branchpoint.runtime.sequence import Sequence, Status
 
 __all__ = ["Scheduler"]
 
 MAX_PASSED_OVER = 512
+REMEMBERED = 4  # times the tokens that the pool holds are remembered of programs that have not ended
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Scheduler:
         self._order = order
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
+        self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
         self._waiting: dict[Sequence, None] = {}
         self._room_refused: int | None = None  # pages that were not enough for the first of those waiting now
         self._running: list[Sequence] = []  # by rank: the last is preempted first
@@ -66,19 +69,28 @@ class Scheduler:
         """Let `sequence` wait for admission."""
         sequence.status = Status.WAITING
         self._waiting[sequence] = None
+        self._order.add(sequence)
         self._room_refused = None
 
     def remove(self, sequence: Sequence, *, keep: bool) -> None:
         """`sequence` has ended: give back its pages. With `keep` the tree remembers the KV of all its tokens."""
         if sequence in self._waiting:
-            del self._waiting[sequence]
+            self._leave(sequence)
             self._room_refused = None
         if sequence in self._running:
             self._running.remove(sequence)
             sequence.num_computed = min(sequence.num_computed, sequence.num_tokens)
-            self.cache.release(sequence, keep=keep)
+            key = self.cache.release(sequence, keep=keep)
+            if key is not None:
+                self._programs.left(sequence, key)
         self.cache.forget(sequence)
         sequence.status = Status.FINISHED
+
+    def end_program(self, program: str) -> None:
+        """`program` will send no more calls: what it alone has in the cache goes first from now on."""
+        self._programs.end(program)
+        self._order.ended(program)
+        self._room_refused = None
 
     def plan(self) -> StepPlan | None:
         """The next step: decodes first, then prefills under way, then admissions. None where nothing can run."""
@@ -106,7 +118,7 @@ class Scheduler:
 
     def abandon(self) -> None:
         """The plan failed in the middle; its sequences are to be removed without keeping anything."""
-        self.cache.settle()
+        self.cache.settle(made=False)
 
     def check(self) -> None:
         """Hold queues, sequences and pages against each other. Raises AssertionError."""
@@ -142,7 +154,7 @@ class Scheduler:
             return  # nothing was freed since: sorting and matching again would end as before
         self._room_refused = None
         passed_over = 0
-        for sequence in self._order.sort(self._waiting.keys()):
+        for sequence in self._order.candidates():
             if self._awaits_prefix(sequence):
                 passed_over += 1
             elif self.cache.admit(sequence, reserved):
@@ -155,13 +167,19 @@ class Scheduler:
             if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
                 return
 
-    def _enter(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence) -> None:
+        """Take `sequence` out of those that wait."""
         del self._waiting[sequence]
+        self._order.discard(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        self._leave(sequence)
         sequence.status = Status.RUNNING
         sequence.note_match()
         self._running.append(sequence)
         self._running.sort(key=lambda sequence: sequence.rank)
         self._order.admitted(sequence)
+        self._programs.entered(sequence)
 
     def _awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a running prefill is about to compute what `sequence` would otherwise compute again.

@@ -112,6 +112,8 @@ class Driver:
         parent = task.parent
         if parent is None:
             self._outcome.completions.append(self._clock.now - self._arrivals[task.program])
+            if self._hints:
+                self._engine.end_program(f"program {task.program}")
             return
         parent.results[task.path[-1]] = value
         parent.waiting_for -= 1

@@ -14,6 +14,7 @@ import numpy as np
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.spec import Choice, Constraint
+from branchpoint.radix import CopyCost, HostTier, Swap
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
@@ -79,12 +80,16 @@ class ScriptedRunner:
     plans: list[StepPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.host: dict[int, list[tuple[int, int]]] = {}
         self.memory = [[GARBAGE] * self.page_size for _ in range(self.num_pages)]
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
         self.plans.append(plan)
         for copy in plan.copies:
-            self.memory[copy.target][: copy.count] = self.memory[copy.source][: copy.count]
+            if isinstance(copy, Swap):
+                self._swap(copy)
+            else:
+                self.memory[copy.target][: copy.count] = self.memory[copy.source][: copy.count]
         if self.fault:
             fault, self.fault = self.fault, None
             for slot in plan.slots:
@@ -114,6 +119,15 @@ class ScriptedRunner:
         return StepResult(
             tuple(tuple(self._row(slot, at, state, mask, next(numbers)) for slot, at, state in group) for group in rows)
         )
+
+    def _swap(self, swap: Swap) -> None:
+        """All at once, as a device may do it."""
+        held = [list(self.memory[page]) for page, _ in swap.pairs]
+        for (page, slot), content in zip(swap.pairs, held, strict=True):
+            if swap.to_host:
+                self.host[slot] = content
+            else:
+                self.memory[page] = list(self.host[slot])
 
     def _write(self, pages: list[int], position: int, value: tuple[int, int]) -> None:
         self.memory[pages[position // self.page_size]][position % self.page_size] = value
@@ -235,8 +249,13 @@ class ScriptedCompiler:
 def make_engine(
     runner: ScriptedRunner | None = None, compiler: ScriptedCompiler | None = None, context: int = CONTEXT, **options: object
 ) -> Engine:
+    """With the option `host_pages` there is a second tier of so many pages, from which every page is worth bringing back."""
+    host_pages = options.pop("host_pages", 0)
     config = EngineConfig(model="dummy", **{"max_batch_tokens": 32, "max_sequences": 8, "seed": 1, **options})  # type: ignore[arg-type]
-    return Engine(config, runner or ScriptedRunner(), compiler or ScriptedCompiler(), TABLE, context)  # type: ignore[arg-type]
+    runner = runner or ScriptedRunner()
+    tier = HostTier(host_pages, runner.page_size) if host_pages else None  # type: ignore[arg-type]
+    cost = CopyCost(fixed=0.0, page=0.0, token=1.0) if host_pages else None
+    return Engine(config, runner, compiler or ScriptedCompiler(), TABLE, context, host=tier, copy_cost=cost)  # type: ignore[arg-type]
 
 
 @dataclass

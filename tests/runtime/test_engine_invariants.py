@@ -26,6 +26,7 @@ setups = st.fixed_dictionaries(
         "max_sequences": st.sampled_from([1, 3, 16]),
         "policy": st.sampled_from(["fcfs", "lpm", "program"]),
         "radix_cache": st.booleans(),
+        "host_pages": st.sampled_from([0, 0, 3, 40]),
     }
 )
 

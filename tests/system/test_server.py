@@ -196,7 +196,7 @@ def test_the_clients_errors_are_openais(client: openai.OpenAI) -> None:
     assert long.value.param == "prompt"
     with pytest.raises(openai.BadRequestError, match="tools"):
         client.chat.completions.create(
-            model="smol", messages=QUESTION, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]
+            model="smol", messages=QUESTION, tools=[{"type": "function", "function": {"parameters": {}}}]
         )
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").models.list()

@@ -1,0 +1,89 @@
+"""What each run of a program has in the tree, so that eviction knows what will be needed again and what never.
+
+Told by the scheduler which calls enter and leave, and when a program ends; speaks to the tree in hints, which are soft.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from branchpoint.radix import PrefixKey, RadixTree
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["Programs"]
+
+
+@dataclass(slots=True)
+class _Branch:
+    """The call that a branch of a program made last, and what it left in the tree: one key for each of its sequences."""
+
+    call_id: str
+    keys: list[PrefixKey] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Program:
+    """The branches of a program by their paths, the forks seen, and the tokens of all keys."""
+
+    branches: dict[tuple[int, ...], _Branch] = field(default_factory=dict)
+    forks: set[Hashable] = field(default_factory=set)
+    num_tokens: int = 0
+
+
+class Programs:
+    """Remembers programs that have begun, until they end or `max_tokens` tokens of others have been seen since."""
+
+    def __init__(self, tree: RadixTree, max_tokens: int) -> None:
+        self._tree = tree
+        self._max_tokens = max_tokens
+        self._programs: OrderedDict[str, _Program] = OrderedDict()
+        self._num_tokens = 0
+
+    def entered(self, sequence: Sequence) -> None:
+        """`sequence` was admitted: the first of a fork tells that its siblings will come for the same prefix."""
+        hints = sequence.hints
+        if not hints.program or hints.siblings < 2 or not hints.path:
+            return
+        forks = self._programs.setdefault(hints.program, _Program()).forks
+        if hints.path[:-1] in forks:
+            return
+        forks.add(hints.path[:-1])
+        if sequence.num_computed:
+            shared = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
+            self._tree.expect(shared, 0.0, uses=hints.siblings - 1)
+
+    def left(self, sequence: Sequence, key: PrefixKey) -> None:
+        """`sequence` has ended, and `key` names what it left. What its branch left before, and didn't go on with, is done for."""
+        hints = sequence.hints
+        if not hints.program:
+            return
+        program = self._programs.setdefault(hints.program, _Program())
+        self._programs.move_to_end(hints.program)
+        branch = program.branches.setdefault(hints.path, _Branch(sequence.call_id))
+        if branch.call_id != sequence.call_id:
+            for old in branch.keys:
+                self._count(program, -len(old))
+                if key.packed[: len(old)] != old.packed:
+                    self._tree.last_use(old)
+            branch.call_id, branch.keys = sequence.call_id, []
+        branch.keys.append(key)
+        self._count(program, len(key))
+        if hints.returns:
+            self._tree.expect(key, hints.return_seconds)
+        while self._num_tokens > self._max_tokens and len(self._programs) > 1:
+            _, forgotten = self._programs.popitem(last=False)
+            self._num_tokens -= forgotten.num_tokens
+
+    def end(self, program: str) -> None:
+        """Nobody will come back for what `program` alone had."""
+        ended = self._programs.pop(program, None)
+        if ended is None:
+            return
+        self._num_tokens -= ended.num_tokens
+        for branch in ended.branches.values():
+            for key in branch.keys:
+                self._tree.last_use(key)
+
+    def _count(self, program: _Program, tokens: int) -> None:
+        program.num_tokens += tokens
+        self._num_tokens += tokens

@@ -1,0 +1,126 @@
+"""What programs tell the cache: whose KV is needed again, whose never, and what comes back from host memory."""
+
+import random
+
+from branchpoint.radix import CopyCost, HostTier
+from branchpoint.runtime.cache import KVCache
+from branchpoint.runtime.messages import Call, Completed, Hints
+from branchpoint.runtime.policy import make_order
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.scheduler import Scheduler
+from tests.runtime.scripted import ScriptedRunner, make_engine, run
+from tests.runtime.test_scheduler import commit, make, unlike
+
+
+def scheduler_of(pages: int) -> Scheduler:
+    cache = KVCache(pages, 4)
+    order = make_order("program", cache.cached_tokens)
+    return Scheduler(cache, order, max_batch_tokens=64, max_sequences=8)
+
+
+def compute(scheduler: Scheduler, arrival: int, tokens: list[int], **hints: object) -> None:
+    """A call that is admitted, computed, and ends."""
+    sequence = make(arrival, tokens, max_output=1, **hints)
+    scheduler.add(sequence)
+    commit(scheduler, scheduler.plan())
+    scheduler.remove(sequence, keep=True)
+
+
+def cached(scheduler: Scheduler, tokens: list[int]) -> int:
+    return scheduler.cache.cached_tokens(make(99, [*tokens, 5]))
+
+
+def test_what_an_ended_program_had_goes_before_what_is_older() -> None:
+    scheduler = scheduler_of(12)
+    paused, ended = unlike(1, 16), unlike(2, 16)
+    compute(scheduler, 1, paused, program="paused")
+    compute(scheduler, 2, ended, program="ended")
+    scheduler.end_program("ended")
+    compute(scheduler, 3, unlike(3, 24), program="new")
+    assert cached(scheduler, paused) == 16
+    assert cached(scheduler, ended) < 16
+
+
+def test_what_will_be_used_again_outlives_what_is_younger() -> None:
+    scheduler = scheduler_of(12)
+    returning, other = unlike(1, 16), unlike(2, 16)
+    compute(scheduler, 1, returning, program="agent", returns=True, return_seconds=60.0)
+    compute(scheduler, 2, other)
+    compute(scheduler, 3, unlike(3, 24))
+    assert cached(scheduler, returning) == 16
+    assert cached(scheduler, other) < 16
+
+
+def test_a_turn_that_was_taken_back_goes_first() -> None:
+    scheduler = scheduler_of(16)
+    start, other = unlike(1, 8), unlike(2, 16)
+    compute(scheduler, 1, [*start, *unlike(4, 12)], program="agent")
+    compute(scheduler, 2, other)
+    compute(scheduler, 3, [*start, *unlike(5, 12)], program="agent")
+    compute(scheduler, 4, unlike(3, 24))
+    assert cached(scheduler, [*start, *unlike(5, 12)]) == 20
+    assert cached(scheduler, [*start, *unlike(4, 12)]) < 20
+
+
+def test_programs_that_never_end_are_forgotten() -> None:
+    scheduler = scheduler_of(12)
+    for arrival in range(40):
+        compute(scheduler, arrival, unlike(arrival, 16), program=f"lost {arrival}")
+    remembered = scheduler._programs._programs
+    assert len(remembered) <= 4 * 48 // 16
+    scheduler.end_program("lost 0")
+    scheduler.check()
+
+
+def test_new_programs_that_find_more_in_the_tree_come_first() -> None:
+    scheduler = scheduler_of(64)
+    shared = unlike(1, 16)
+    compute(scheduler, 1, shared, program="first")
+    colder, warmer = make(2, unlike(2, 20), program="colder"), make(3, [*shared, 5, 6, 7], program="warmer")
+    for sequence in (colder, warmer):
+        scheduler.add(sequence)
+    plan = scheduler.plan()
+    assert plan is not None and [slot.sequence for slot in plan.slots] == [warmer, colder]
+
+
+def conversations(seed: int) -> list[Call]:
+    draw = random.Random(seed)
+    prompts = [[draw.randrange(30) for _ in range(draw.randrange(10, 40))] for _ in range(4)]
+    sampling = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    return [
+        Call(f"{turn}.{number}", (*prompt, *[turn] * turn), sampling, hints=Hints(program=str(number), returns=True))
+        for turn in range(5)
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def test_host_memory_changes_nothing_but_what_is_computed() -> None:
+    outputs, computed = [], []
+    for host_pages in (0, 64):
+        runner = ScriptedRunner(num_pages=14, page_size=4)
+        engine = make_engine(runner, host_pages=host_pages)
+        tokens = []
+        for call in conversations(1):  # one after another: each finds its last turn evicted from the small pool
+            got = run(engine, call)[call.id]
+            assert isinstance(got.end, Completed)
+            tokens.append(got.tokens)
+            for index in range(3):
+                run(engine, Call(f"{call.id} noise {index}", (37, *[index] * 20), SamplingParams(temperature=0.0, max_tokens=4)))
+        outputs.append(tokens)
+        computed.append(engine.stats().computed_tokens)
+        engine.close()
+    assert outputs[0] == outputs[1]
+    assert computed[1] < 0.8 * computed[0]
+
+
+def test_host_memory_is_left_alone_where_computing_is_faster() -> None:
+    host = HostTier(16, 4)
+    cache = KVCache(8, 4, host=host, copy_cost=CopyCost(fixed=10.0, page=1.0, token=1.0))
+    scheduler = Scheduler(cache, make_order("fcfs", cache.cached_tokens), max_batch_tokens=64, max_sequences=8)
+    compute(scheduler, 1, unlike(1, 8))
+    compute(scheduler, 2, unlike(2, 28))
+    assert cache.tree.num_host_pages
+    sequence = make(3, [*unlike(1, 8), 5])
+    scheduler.add(sequence)
+    plan = scheduler.plan()
+    assert plan is not None and plan.slots[0].start == 4  # the page that is still on the device, and no more
