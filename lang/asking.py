@@ -183,7 +183,7 @@ def add_usage(first: Usage, second: Usage) -> Usage:
 def hints_of(entry: Pending) -> Hints:
     """What the scheduler may know of a call."""
     place = entry.place
-    return Hints(program=place.context.id, path=place.path, siblings=place.siblings)
+    return Hints(program=place.context.id, path=place.path, siblings=place.siblings, returns=True)
 
 
 def segments_of(backend: Backend, entry: Pending) -> tuple[Segment, ...]:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
-from branchpoint.lang.backends.base import Backend, Seeded
+from branchpoint.lang.backends.base import Backend, Ending, Seeded
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.executor import Executor
 from branchpoint.lang.ledger import Place
@@ -105,6 +105,8 @@ class _Session:
         """Abort what is open, wait until it is gone, and end the streams."""
         self.context.close()
         self.context.watch(stops_early=False).result()
+        if isinstance(self.executor.backend, Ending):
+            self.executor.backend.end_program(self.context.id)
         self._end = time.perf_counter()
         self.context.end(error)
         if (branches := self.context.branches) is not None:

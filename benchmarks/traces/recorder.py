@@ -91,6 +91,10 @@ class Recorder:
         """See `EngineClient`."""
         return self._client.stats()
 
+    def end_program(self, program: str) -> None:
+        """See `EngineClient`."""
+        self._client.end_program(program)
+
     def flush_cache(self) -> "Future[int]":
         """See `EngineClient`."""
         return self._client.flush_cache()

@@ -15,6 +15,7 @@ from branchpoint.runtime.sampling import SamplingParams
 __all__ = [
     "Backend",
     "Capabilities",
+    "Ending",
     "GenerateRequest",
     "Ids",
     "Measuring",
@@ -105,6 +106,14 @@ class Measuring(Protocol):
 
     async def measure(self, segments: Sequence[Segment]) -> tuple[int, int]:
         """The number of tokens of these segments, and how many the model's context has."""
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """A backend that keeps something for a program while it runs: the cached prefixes of its calls, say."""
+
+    def end_program(self, program: str) -> None:
+        """The run that `Hints.program` names has ended. Called from any thread; must neither block nor raise."""
 
 
 @runtime_checkable

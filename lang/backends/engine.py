@@ -86,6 +86,10 @@ class EngineBackend(Dispatched):
         prompt = await self._aside(segments, lambda: self.tokenizer.prepare(segments, heal=False))
         return len(prompt.tokens), self.client.info.context_length
 
+    def end_program(self, program: str) -> None:
+        """See `Ending`."""
+        self.client.end_program(program)
+
     async def flush_cache(self) -> None:
         """Forget all prefixes that no call uses."""
         await asyncio.wrap_future(self.client.flush_cache())

@@ -393,3 +393,24 @@ async def test_long_prompts_are_tokenised_beside_the_loop(around: bp.Engine, mon
         assert isinstance([event async for event in events][-1], Completed)
     assert names[0] == threading.current_thread().name
     assert names[1].startswith("branchpoint-tokenize")
+
+
+def test_the_engine_learns_when_a_program_has_ended(fake: FakeEngine, around: bp.Engine) -> None:
+    @bp.function
+    def two_calls(s: bp.State) -> None:
+        s += "a" + bp.gen("x", max_tokens=2)
+        s += "b" + bp.gen("y", max_tokens=2)
+
+    two_calls.run(backend=around)
+    names = {call.hints.program for call in fake.calls}
+    assert all(call.hints.returns for call in fake.calls)
+    assert [*names] == fake.ended
+
+    @bp.function
+    def failing(s: bp.State) -> None:
+        s += "a" + bp.gen("x", max_tokens=2)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        failing.run(backend=around)
+    assert len(fake.ended) == 2

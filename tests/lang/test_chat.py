@@ -121,6 +121,9 @@ class Saying:
     def stats(self) -> "Future[EngineStats]":
         raise NotImplementedError
 
+    def end_program(self, program: str) -> None:
+        """Nobody asks."""
+
     def flush_cache(self) -> "Future[int]":
         raise NotImplementedError
 

@@ -47,6 +47,7 @@ class FakeEngine:
         self.watcher: Callable[[EngineDead], None] | None = None
         self.calls: list[Call | ScoreCall] = []
         self.aborted: list[str] = []
+        self.ended: list[str] = []
         self.hold = False
         self.failure: tuple[str, str] | None = None
         self.late = 0
@@ -115,6 +116,9 @@ class FakeEngine:
 
     def stats(self) -> "Future[EngineStats]":
         return done(EngineStats(0, 0, 0, 64, 0, 0, 0, 0, 0, 0, Usage()))
+
+    def end_program(self, program: str) -> None:
+        self.ended.append(program)
 
     def flush_cache(self) -> "Future[int]":
         self.flushed += 1

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from branchpoint.radix import Swap
 from branchpoint.runtime.attention import CpuAttention
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.logprobs import WantedRow
@@ -219,3 +220,24 @@ def test_load_runner_makes_the_pool_it_says() -> None:
     runner, loaded = load_runner(EngineConfig(model="dummy:llama", threads=1, num_pages=50, page_size=8))
     assert (runner.num_pages, runner.page_size) == (50, 8)
     assert loaded.config.vocabulary_size == 512
+
+
+def test_pages_come_back_from_host_memory_as_they_left() -> None:
+    runner, _ = load_runner(EngineConfig(model="dummy:llama", num_pages=8, page_size=4, host_kv_memory_gib=0.001, threads=1))
+    assert runner.host is not None and runner.copy_cost is not None and runner.copy_cost.token > 0
+    tokens = _tokens(9, 3)
+
+    def last_row(plan: StepPlan) -> float | None:
+        return runner.execute(plan, lambda: None).rows[0][0].logprob
+
+    def sequence(pages: list[int]) -> Sequence:
+        return Sequence("s", 0, tokens, 9, SamplingParams(temperature=0, logprobs=0), 0, pages=pages)
+
+    first = last_row(StepPlan((Slot(sequence([0, 1, 2]), 0, 9, (8,)),)))
+    leave = Swap(to_host=True, pairs=((0, 5), (1, 3)))
+    other = Sequence("o", 0, _tokens(8, 4), 8, GREEDY, 0, pages=[0, 1])
+    runner.execute(StepPlan((Slot(other, 0, 8, ()),), (leave,)), lambda: None)
+    back = Swap(to_host=False, pairs=((6, 5), (7, 3)))
+    again = last_row(StepPlan((Slot(sequence([6, 7, 4]), 8, 1, (8,)),), (back,)))
+    assert again == pytest.approx(first, abs=1e-4)
+    assert last_row(StepPlan((Slot(sequence([0, 1, 4]), 8, 1, (8,)),))) != pytest.approx(first, abs=1e-4)
