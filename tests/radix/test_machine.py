@@ -70,7 +70,7 @@ class PoolAndTree(RuleBasedStateMachine):
     def prompt(self, draw: random.Random) -> list[int]:
         """What is cached, was seen or runs, cut somewhere and continued in another way."""
         base = draw.choice(
-            self.seen[-6:] + [running.tokens for running in self.running] + [list(path) for _, path in self.cached]
+            self.seen[-6:] + [running.tokens for running in self.running] + [list(path) for _, path in sorted(self.cached)]
         )
         cut = draw.choice([len(base), draw.randint(0, len(base))])
         tokens = base[:cut] + draw.choice([[], self.suffix(draw)])
@@ -256,7 +256,13 @@ class PoolAndTree(RuleBasedStateMachine):
     def insert(self, draw: random.Random) -> None:
         sequence = self.any_running(draw)
         count = draw.choice([len(sequence.tokens), draw.randint(0, len(sequence.tokens))])
+        if self.waits(sequence):
+            return  # nobody may find what is still to be copied
         self.insert_first(sequence, count, draw.choice([0, 0, 0, 1, 2, -1]))
+
+    def waits(self, sequence: Running) -> bool:
+        """Whether a page of `sequence` has still to be copied within the device."""
+        return any(not isinstance(copy, Swap) and copy[1] in sequence.pages for copy in self.copies)
 
     def insert_first(self, sequence: Running, count: int, priority: int) -> None:
         tokens = tuple(sequence.tokens[:count])
@@ -274,8 +280,9 @@ class PoolAndTree(RuleBasedStateMachine):
     def finish(self, draw: random.Random) -> None:
         """A sequence ends, or is aborted between two steps."""
         sequence = self.any_running(draw)
-        if draw.random() < 0.8:
+        if draw.random() < 0.8 and not self.waits(sequence):
             self.insert_first(sequence, len(sequence.tokens), 0)
+        self.copies = [copy for copy in self.copies if isinstance(copy, Swap) or copy[1] not in sequence.pages]
         self.pool.release(sequence.pages)
         self.running = [other for other in self.running if other is not sequence]
 
