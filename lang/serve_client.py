@@ -18,7 +18,7 @@ from branchpoint.runtime.messages import Call, Event, Failed, ModelInfo, ScoreCa
 from branchpoint.runtime.serving.errors import ApiError, api_error
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.keys import Caller
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["GatewayClient"]
 
@@ -84,11 +84,16 @@ class GatewayClient:
             self._tasks.pop(call.id, None)
 
     def end_program(self, program: str) -> None:
-        """A hint that isn't passed on: the cache finds out by itself what nobody asks for any more."""
+        """See the engine's own client."""
+        self._gateway.loaded.engine.end_program(program)
 
     def stats(self) -> "Future[EngineStats]":
         """See the engine's own client."""
         return self._gateway.loaded.engine.stats()
+
+    def dump_cache(self) -> "Future[CacheDump]":
+        """See the engine's own client."""
+        return self._gateway.loaded.engine.dump_cache()
 
     def flush_cache(self) -> "Future[int]":
         """See the engine's own client."""

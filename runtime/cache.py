@@ -7,12 +7,27 @@ referenced once for it, whether it computed them, found them in the tree or has 
 import time
 from collections.abc import Callable, Iterable
 
-from branchpoint.radix import BlockPool, CopyCost, Handle, HostTier, PrefixKey, RadixTree, Swap, check_balance
+from branchpoint.radix import (
+    BlockPool,
+    CopyCost,
+    DumpOptions,
+    Handle,
+    HostTier,
+    PrefixKey,
+    RadixTree,
+    Swap,
+    check_balance,
+    find_lost_reuse,
+)
 from branchpoint.radix.key import common_prefix
 from branchpoint.runtime.plan import Copy, PageCopy
 from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.stats import CacheDump
 
 __all__ = ["KVCache"]
+
+SHOWN_TOKENS = 64  # of each node in a dump
+RECENT = 128  # prefixes in which lost reuse is looked for
 
 
 class KVCache:
@@ -154,6 +169,10 @@ class KVCache:
     def flush(self) -> int:
         """Empty the tree; sequences keep their pages. Returns the number of pages freed."""
         return self.tree.flush()
+
+    def dump(self) -> CacheDump:
+        """The tree as data, and why its prefixes of late don't share more."""
+        return CacheDump(self.tree.dump(DumpOptions(max_tokens=SHOWN_TOKENS)), tuple(find_lost_reuse(self.tree.recent(RECENT))))
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Hold pool, tree and the pages of `sequences` (all that have any) against each other. Raises AssertionError."""

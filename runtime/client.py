@@ -13,7 +13,7 @@ from typing import Protocol
 from branchpoint.runtime.errors import EngineDead, InvalidRequest, RuntimeFailure
 from branchpoint.runtime.loop import Answer, Report
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, ModelInfo, ScoreCall, Scored
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["EngineClient", "OnEvent", "OpenCalls"]
 
@@ -43,6 +43,9 @@ class EngineClient(Protocol):
 
     def flush_cache(self) -> "Future[int]":
         """Forget cached prefixes that no call uses; the number of pages freed."""
+
+    def dump_cache(self) -> "Future[CacheDump]":
+        """What the radix tree holds. Walks all of it, and holds the engine up meanwhile: for people, not for monitoring."""
 
     def close(self) -> None:
         """End the engine; open calls fail as aborted. Waits for the end; may be called again."""

@@ -25,7 +25,7 @@ from branchpoint.runtime.plan import Runner, StepPlan, StepResult
 from branchpoint.runtime.policy import make_order
 from branchpoint.runtime.scheduler import Scheduler
 from branchpoint.runtime.sequence import Sequence, Status
-from branchpoint.runtime.stats import EngineStats, add_usage
+from branchpoint.runtime.stats import CacheDump, EngineStats, add_usage
 
 __all__ = ["Engine"]
 
@@ -155,6 +155,10 @@ class Engine:
     def flush_cache(self) -> int:
         """Forget all cached prefixes; running calls keep their pages. Returns the number of pages freed."""
         return self._cache.flush()
+
+    def dump_cache(self) -> CacheDump:
+        """What the cache holds, and which of its longest prefixes could have shared more."""
+        return self._cache.dump()
 
     def close(self) -> None:
         """End the threads of this engine. What still runs gets no event: call `fail_all` before."""

@@ -12,7 +12,7 @@ import msgspec
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RequestAborted, RuntimeFailure
 from branchpoint.runtime.messages import Abort, Call, Event, Failed, ProgramEnded, ScoreCall
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["Answer", "Ask", "Command", "Deliver", "HostedEngine", "Inbox", "QueueInbox", "Report", "Shutdown", "run_engine"]
 
@@ -21,7 +21,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """A question to the engine itself, answered by the `Answer` of the same number."""
 
     number: int
-    what: Literal["stats", "flush_cache"]
+    what: Literal["stats", "flush_cache", "cache"]
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
@@ -29,11 +29,12 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """What was asked: `stats`, or for `flush_cache` the number of `pages` freed."""
+    """What was asked: `stats`, for `flush_cache` the number of `pages` freed, or the `cache`'s contents."""
 
     number: int
     stats: EngineStats | None = None
     pages: int = 0
+    cache: CacheDump | None = None
 
 
 Command = Call | ScoreCall | Abort | ProgramEnded | Ask | Shutdown
@@ -65,6 +66,9 @@ class HostedEngine(Protocol):
 
     def flush_cache(self) -> int:
         """Forget cached prefixes."""
+
+    def dump_cache(self) -> CacheDump:
+        """What the cache holds."""
 
     def fail_all(self, error: BranchpointError) -> list[Event]:
         """End every call."""
@@ -124,6 +128,8 @@ def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | ProgramEnd
     if isinstance(command, Ask):
         if command.what == "stats":
             return [Answer(command.number, stats=engine.stats())]
+        if command.what == "cache":
+            return [Answer(command.number, cache=engine.dump_cache())]
         return [Answer(command.number, pages=engine.flush_cache())]
     try:
         engine.submit(command)

@@ -27,7 +27,7 @@ from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError
 from branchpoint.runtime.ipc import Address, Died, LoadFailed, Outbound, Ready, Receiver, Sender, load_error
 from branchpoint.runtime.loop import Answer, Ask, Command, QueueInbox, Report, Shutdown, run_engine
 from branchpoint.runtime.messages import Abort, Call, Failed, ModelInfo, ProgramEnded, ScoreCall
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["EngineClient", "EngineProcess", "EngineThread", "LoadedEngine", "build_engine", "tokenizer_of"]
 
@@ -74,6 +74,10 @@ class _Host(ABC):
         """See `EngineClient`."""
         return self._ask("flush_cache", lambda answer: answer.pages)
 
+    def dump_cache(self) -> "Future[CacheDump]":
+        """See `EngineClient`."""
+        return self._ask("cache", _cache_of)
+
     @property
     def dead(self) -> EngineDead | None:
         """See `EngineClient`."""
@@ -99,7 +103,7 @@ class _Host(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _ask(self, what: Literal["stats", "flush_cache"], convert: Callable[[Answer], T]) -> "Future[T]":
+    def _ask(self, what: Literal["stats", "flush_cache", "cache"], convert: Callable[[Answer], T]) -> "Future[T]":
         number, answer = self._calls.ask()
         asked: Future[T] = Future()
         answer.add_done_callback(lambda done: _pass_on(done, asked, convert))
@@ -262,6 +266,11 @@ def _pass_on(answer: "Future[Answer]", asked: "Future[T]", convert: Callable[[An
 def _stats_of(answer: Answer) -> EngineStats:
     assert answer.stats is not None, "an answer to `stats` holds them"
     return answer.stats
+
+
+def _cache_of(answer: Answer) -> CacheDump:
+    assert answer.cache is not None, "an answer to `cache` holds it"
+    return answer.cache
 
 
 def _private_folder() -> str:

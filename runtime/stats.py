@@ -2,9 +2,10 @@
 
 import msgspec
 
+from branchpoint.radix import LostReuse, TreeDump
 from branchpoint.runtime.messages import Usage
 
-__all__ = ["EngineStats", "add_usage"]
+__all__ = ["CacheDump", "EngineStats", "add_usage"]
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -25,6 +26,13 @@ class EngineStats(msgspec.Struct, frozen=True):
     completed_calls: int
     failed_calls: int
     totals: Usage
+
+
+class CacheDump(msgspec.Struct, frozen=True):
+    """What the radix tree holds (of each node the first tokens, without text), and why prompts of late don't share more."""
+
+    tree: TreeDump
+    lost: tuple[LostReuse, ...] = ()
 
 
 def add_usage(left: Usage, right: Usage) -> Usage:

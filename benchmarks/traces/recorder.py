@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from branchpoint.runtime.client import EngineClient, OnEvent
 from branchpoint.runtime.errors import EngineDead
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Failed, SampleFinished, ScoreCall, Scored, Usage
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["Answered", "Recorder", "watched"]
 
@@ -94,6 +94,10 @@ class Recorder:
     def end_program(self, program: str) -> None:
         """See `EngineClient`."""
         self._client.end_program(program)
+
+    def dump_cache(self) -> "Future[CacheDump]":
+        """See `EngineClient`."""
+        return self._client.dump_cache()
 
     def flush_cache(self) -> "Future[int]":
         """See `EngineClient`."""

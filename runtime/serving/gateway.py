@@ -31,7 +31,7 @@ from branchpoint.runtime.serving.limits import check_amount, check_calls, check_
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
 from branchpoint.runtime.serving.response_store import ResponseStore
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
 __all__ = ["Gateway", "Loaded", "State", "request_id", "shutting_down"]
@@ -205,6 +205,10 @@ class Gateway:
     async def flush_cache(self) -> None:
         """Forget all cached prefixes that no request uses."""
         await asyncio.wrap_future(self.loaded.engine.flush_cache())
+
+    async def dump_cache(self) -> CacheDump:
+        """What the radix tree holds."""
+        return await asyncio.wrap_future(self.loaded.engine.dump_cache())
 
     def check_size(self, segments: Sequence[Segment], param: str) -> None:
         """Refuse foreign ids, and what is too long whatever its tokens, before the time for tokenising is spent."""

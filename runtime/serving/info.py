@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from branchpoint.radix.picture import render
 from branchpoint.runtime.metrics import CONTENT_TYPE
 from branchpoint.runtime.serving.errors import ApiError
 from branchpoint.runtime.serving.gateway import Gateway, State
@@ -122,6 +123,8 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
         router.add_api_route(path, flush_cache, methods=["POST"])
     router.add_api_route("/flush_cache", flush_cache, methods=["GET"], include_in_schema=False)
 
+    router.add_api_route("/cache", _cache(gateway), methods=["GET"])
+
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         body = decode_object(await read_body(request, ABORT_BYTES))
@@ -130,6 +133,23 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
             raise ApiError(400, "rid must name a request, or abort_all be true.", param="rid")
         count = gateway.requests.abort(caller_of(request.scope), None if fields.abort_all else fields.rid)
         return json_response({"aborted": count})
+
+
+def _cache(gateway: Gateway) -> Callable[[str], Awaitable[Response]]:
+    async def cache(format: str = "json") -> Response:  # the field's name
+        """What the radix tree holds: `format=json`, or `text` for people."""
+        if format not in ("json", "text"):
+            raise ApiError(400, f"format must be json or text, got {format[:40]!r}.", param="format")
+        dump, tokenizer = await gateway.dump_cache(), gateway.loaded.tokenizer
+        for node in dump.tree["nodes"]:
+            node["text"] = tokenizer.decode(node["tokens"], skip_special=False)
+        lost = [each.describe(lambda tokens: tokenizer.decode(tokens, skip_special=False)) for each in dump.lost]
+        if format == "text":
+            return Response("\n".join([render(dump.tree), *lost, ""]), media_type="text/plain; charset=utf-8")
+        found = [msgspec.to_builtins(each) | {"message": message} for each, message in zip(dump.lost, lost, strict=True)]
+        return json_response(dump.tree | {"lost_reuse": found})
+
+    return cache
 
 
 def _model_info(gateway: Gateway) -> Callable[[], Awaitable[Response]]:

@@ -88,6 +88,30 @@ _serve.__annotations__ = {parameter.name: parameter.annotation for parameter in 
 app.command("serve")(_serve)
 
 
+@app.command("cache")
+def _cache(
+    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[str, typer.Option(envvar=_KEY_VARIABLE, help="A key that may manage the server.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, not as text.")] = False,
+    flush: Annotated[bool, typer.Option("--flush", help="Forget all cached prefixes instead.")] = False,
+) -> None:
+    """Show what a server's cache holds, and which prompts could share more of it."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+            if flush:
+                answer = client.post("/flush_cache")
+            else:
+                answer = client.get("/cache", params={"format": "json" if as_json else "text"})
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise InvalidRequest(f"No server answers at {url}: {error}. Give its address with --url.", param="url") from error
+    if not answer.is_success:
+        raise InvalidRequest(f"{url} answered {answer.status_code}: {answer.text[:300]}")
+    typer.echo(answer.text.rstrip("\n"))
+
+
 @app.command("version")
 def _version() -> None:
     """Print the version."""

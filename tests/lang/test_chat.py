@@ -28,7 +28,7 @@ from branchpoint.runtime.messages import (
     Text,
     Usage,
 )
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 from branchpoint.runtime.tokenizer import Tokenizer
 from branchpoint.runtime.tokenizer_files import TokenizerFiles, from_gguf
 from branchpoint.runtime.weights.resolve import locate
@@ -123,6 +123,9 @@ class Saying:
 
     def end_program(self, program: str) -> None:
         """Nobody asks."""
+
+    def dump_cache(self) -> "Future[CacheDump]":
+        raise NotImplementedError
 
     def flush_cache(self) -> "Future[int]":
         raise NotImplementedError

@@ -18,7 +18,7 @@ from branchpoint.runtime.messages import (
     TokenLogprob,
     Usage,
 )
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 T = TypeVar("T")
 
@@ -119,6 +119,9 @@ class FakeEngine:
 
     def end_program(self, program: str) -> None:
         self.ended.append(program)
+
+    def dump_cache(self) -> "Future[CacheDump]":
+        raise NotImplementedError
 
     def flush_cache(self) -> "Future[int]":
         self.flushed += 1

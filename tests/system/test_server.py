@@ -14,7 +14,9 @@ import jsonschema
 import openai
 import pydantic
 import pytest
+from typer.testing import CliRunner
 
+from branchpoint.cli import app
 from tests.system.served import Served, served
 
 KEY = "secret"
@@ -320,3 +322,21 @@ def test_many_different_clients_at_once(server: Served, http: httpx.Client) -> N
 def test_openapi_names_every_route(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/v1/chat/completions", "/v1/completions", "/generate", "/metrics", "/health", "/v1/models"} <= set(paths)
+
+
+def test_the_cache_is_shown_with_its_text_and_why_it_is_not_shared_more(client: openai.OpenAI, http: httpx.Client) -> None:
+    http.post("/flush_cache")
+    rules = " ".join(f"Rule {number}: answer briefly." for number in range(12))
+    for day in ("Monday", "Friday"):
+        client.completions.create(model="smol", prompt=f"Today is {day}. {rules}", max_tokens=1)
+    shown = http.get("/cache").json()
+    texts = [node["text"] for node in shown["nodes"]]
+    assert any(text.startswith("Today is") for text in texts) and shown["num_tokens"] > 100
+    (lost,) = shown["lost_reuse"]
+    assert "Friday" in lost["message"] and "Monday" in lost["message"] and lost["lost_tokens"] > 50
+    assert "Today is" in http.get("/cache", params={"format": "text"}).text
+    assert http.get("/cache", params={"format": "xml"}).status_code == 400
+    url = str(http.base_url).rstrip("/")
+    told = CliRunner().invoke(app, ["cache", "--url", url, "--api-key", KEY])
+    assert told.exit_code == 0 and "Today is" in told.stdout and "Monday" in told.stdout
+    assert httpx.get(f"{url}/cache").status_code == 401
