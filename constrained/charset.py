@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from re import _casefix  # type: ignore[attr-defined]  # the extra equivalences that `re` compiles with; not in typeshed
 
-__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "union"]
+__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "lead_blocks", "overlap", "union"]
 
 CharSet = tuple[tuple[int, int], ...]
 """Disjoint, ascending, inclusive ranges of code points."""
 
 ANY: CharSet = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 NEWLINE: CharSet = ((10, 10),)
+_BLOCKS = ((0, 0x7F, 1), (0x80, 0x7FF, 1 << 6), (0x800, 0xFFFF, 1 << 12), (0x10000, 0x10FFFF, 1 << 18))
+"""Characters by the length of their UTF-8: from, to, and how many share a first byte."""
 _LAST_LETTER = 0x3FFFF  # no letter, digit or space lies beyond the third supplementary plane
 _LAST_CASED = 0x1FFFF  # no script with case lies beyond the first supplementary plane
 
@@ -35,6 +37,28 @@ def _without_surrogates(low: int, high: int) -> Iterable[tuple[int, int]]:
     for start, end in ANY:
         if low <= end and high >= start:
             yield max(low, start), min(high, end)
+
+
+def overlap(one: CharSet, other: CharSet) -> bool:
+    """Whether the sets have a value in common."""
+    if len(one) > len(other):
+        one, other = other, one
+    for low, high in one:
+        at = bisect.bisect_right(other, (high, 0x110000)) - 1
+        if at >= 0 and other[at][1] >= low:
+            return True
+    return False
+
+
+def lead_blocks(chars: CharSet) -> CharSet:
+    """Every character whose UTF-8 begins with the same byte as that of one in `chars`."""
+    widened: list[tuple[int, int]] = []
+    for low, high in chars:
+        for first, last, size in _BLOCKS:
+            if low <= last and high >= first:
+                begin, end = max(low, first), min(high, last)
+                widened.append((begin - begin % size, min(last, end - end % size + size - 1)))
+    return union(widened)
 
 
 def complement(chars: CharSet) -> CharSet:

@@ -21,6 +21,7 @@ from branchpoint.constrained.engines.llguidance import LlguidanceEngine
 from branchpoint.constrained.engines.outlines import OutlinesEngine
 from branchpoint.constrained.engines.prefixed import PrefixedGrammar
 from branchpoint.constrained.errors import (
+    CompilerBusy,
     CompilerClosed,
     GrammarError,
     InvalidGrammar,
@@ -155,7 +156,7 @@ class GrammarCompiler:
                 self._counts["hits" if entry.future.done() else "shared"] += 1
                 return entry.future
             if self._in_flight >= self._limits.waiting:
-                raise LimitExceeded(f"{self._in_flight} constraints are being compiled already; try again later.")
+                raise CompilerBusy(f"{self._in_flight} constraints are being compiled already; try again later.")
             self._in_flight += 1
             future = self._pool.submit(self._build, key)
             self._entries[key] = _Entry(future)

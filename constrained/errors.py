@@ -5,6 +5,7 @@ GrammarError (BranchpointError, ValueError)
 ├── UnsupportedKeyword      well-formed, but not expressible yet; knows `keyword` and JSON `pointer`
 ├── EmptyLanguage           well-formed, but nothing satisfies it
 ├── LimitExceeded           too large, too deep or too slow to compile
+├── CompilerBusy         too many others are being compiled; nothing is wrong with it
 ├── CompilerClosed          asked after `close()`
 └── MatcherError            a cursor that reached a dead end or was misused
 """
@@ -12,6 +13,7 @@ GrammarError (BranchpointError, ValueError)
 from branchpoint.errors import BranchpointError
 
 __all__ = [
+    "CompilerBusy",
     "CompilerClosed",
     "EmptyLanguage",
     "GrammarError",
@@ -63,6 +65,10 @@ class EmptyLanguage(GrammarError):
 
 class LimitExceeded(GrammarError):
     """A constraint beyond a limit on size, depth or work; the message has both numbers."""
+
+
+class CompilerBusy(GrammarError):
+    """As many constraints as may be are being compiled; the same one may be asked for again later."""
 
 
 class CompilerClosed(GrammarError):

@@ -7,9 +7,11 @@ from collections.abc import KeysView
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol
 
+from branchpoint.constrained.errors import CompilerBusy
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.spec import Constraint
 from branchpoint.errors import BranchpointError
+from branchpoint.runtime.errors import Overloaded
 from branchpoint.runtime.messages import Call
 
 __all__ = ["Compiler", "Compiling"]
@@ -43,6 +45,9 @@ class Compiling:
         except BranchpointError as error:
             future = Future()
             future.set_exception(error)
+        if future.done() and isinstance(busy := future.exception(), CompilerBusy):  # the server's trouble, not the call's
+            future = Future()
+            future.set_exception(Overloaded(str(busy)))
         self._futures[call.id] = future
 
     def take_done(self) -> list[tuple[str, "Future[CompiledGrammar]"]]:

@@ -3,6 +3,7 @@
 A state is a depth and the run of sorted options that agree up to it; masks are made per state and kept.
 """
 
+import bisect
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -36,12 +37,16 @@ class ChoiceGrammar:
         self._options = sorted(set(options))
         self._rows: dict[ChoiceState, MaskRow] = {}
         self._finishable: dict[int, frozenset[int]] = {}
+        unspelled = bytes(byte for byte in range(256) if bytes((byte,)) not in vocabulary.by_bytes)
         for at, option in enumerate(self._options):
+            if not unspelled or option.translate(None, unspelled) == option:
+                continue  # every byte is a token
             positions = finishable_positions(vocabulary, option)
             if positions is not None:
                 if 0 not in positions:
                     raise EmptyLanguage(f"The tokenizer has no tokens that spell the option {shorten(option)}.")
                 self._finishable[at] = positions
+        self.row(self.start())  # by far the largest
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -63,10 +68,13 @@ class ChoiceGrammar:
         if not text or token in self.vocabulary.special:
             return None
         end = depth + len(text)
-        fitting = [at for at in range(low, high) if self._options[at][depth:end] == text]
-        if not any(end in self._finishable.get(at, (end,)) for at in fitting):
-            return None
-        return (end, fitting[0], fitting[-1] + 1)
+        first = bisect.bisect_left(self._options, text, low, high, key=lambda option: option[depth:end])
+        after = bisect.bisect_right(self._options, text, first, high, key=lambda option: option[depth:end])
+        reached = first < after and self._may_finish(first, after, end)
+        return (end, first, after) if reached else None
+
+    def _may_finish(self, low: int, high: int, end: int) -> bool:
+        return not self._finishable or any(end in self._finishable.get(at, (end,)) for at in range(low, high))
 
     def row(self, state: ChoiceState) -> MaskRow:
         """Every token that is the beginning of what some open option still lacks."""
@@ -78,15 +86,21 @@ class ChoiceGrammar:
         return kept
 
     def _make_row(self, state: ChoiceState) -> MaskRow:
-        found = {piece for at in range(state[1], state[2]) for piece in self._beginnings(at, state[0])}
+        depth, low, high = state
+        found: set[bytes] = set()
+        shared = 0  # bytes that an option has in common with the one before it, which have been looked at
+        for at in range(low, high):
+            if at > low and not self._finishable:
+                shared = _common_length(self._options[at - 1], self._options[at], depth, depth + self.vocabulary.longest)
+            found.update(self._beginnings(at, depth, shared))
         ids = [token for piece in found for token in self.vocabulary.by_bytes[piece]]
         return pack(ids, self.vocabulary.size) if ids else np.zeros(mask_words(self.vocabulary.size), dtype=np.int32)
 
-    def _beginnings(self, at: int, depth: int) -> Iterator[bytes]:
-        """Tokens' bytes that begin the rest of one option and leave it possible to finish."""
+    def _beginnings(self, at: int, depth: int, shared: int) -> Iterator[bytes]:
+        """Tokens' bytes, longer than `shared` bytes, that begin the rest of one option and leave it possible to finish."""
         option = self._options[at]
         finishable = self._finishable.get(at)
-        for end in range(depth + 1, min(len(option), depth + self.vocabulary.longest) + 1):
+        for end in range(depth + shared + 1, min(len(option), depth + self.vocabulary.longest) + 1):
             if option[depth:end] in self.vocabulary.by_bytes and (finishable is None or end in finishable):
                 yield option[depth:end]
 
@@ -101,7 +115,15 @@ class ChoiceGrammar:
             return b"", False
         depth, low, high = state
         first, last = (self._options[at][depth : depth + _LONGEST_FORCED] for at in (low, high - 1))
-        common = next(
-            (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), min(len(first), len(last))
-        )
+        common = _common_length(first, last, 0, _LONGEST_FORCED)
         return first[:common], high - low == 1 and depth + common == len(self._options[low])
+
+
+def _common_length(one: bytes, other: bytes, start: int, end: int) -> int:
+    """How many bytes the two have in common from `start` on, looking no further than `end`."""
+    length = min(len(one), len(other), end) - start
+    if length <= 0:
+        return 0
+    first, second = one[start : start + length], other[start : start + length]
+    different = int.from_bytes(first) ^ int.from_bytes(second)  # its highest bit lies in the first byte that differs
+    return length - (different.bit_length() + 7) // 8

@@ -8,6 +8,7 @@ import pytest
 
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
 from branchpoint.constrained.errors import (
+    CompilerBusy,
     CompilerClosed,
     EmptyLanguage,
     GrammarError,
@@ -93,7 +94,7 @@ def test_more_than_may_wait_are_refused() -> None:
     gate = threading.Event()
     compiler._pool.submit(gate.wait)
     futures = [compiler.compile(Regex("a" * length)) for length in (1, 2, 3)]
-    with pytest.raises(LimitExceeded, match="try again"):
+    with pytest.raises(CompilerBusy, match="try again"):
         futures[2].result(30)
     gate.set()
     assert futures[1].result(30) is not None

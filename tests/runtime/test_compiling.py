@@ -1,0 +1,33 @@
+"""A compiler that is full is the server's trouble: the call may be tried again, and is not called wrong."""
+
+import threading
+
+import pytest
+
+from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.spec import Regex
+from branchpoint.constrained.vocabulary import make_vocabulary
+from branchpoint.runtime.compiling import Compiling
+from branchpoint.runtime.errors import Overloaded
+from branchpoint.runtime.messages import Call
+
+
+def test_a_full_compiler_is_an_overload() -> None:
+    vocabulary = make_vocabulary({byte: bytes([byte]) for byte in range(256)}, (), (256,), 257, list)
+    compiler = GrammarCompiler(vocabulary, 1, CompilerLimits(waiting=1))
+    gate = threading.Event()
+    compiler._pool.submit(gate.wait)
+    compiling = Compiling(compiler)
+    compiling.start(Call("first", (1,), constraint=Regex("a")))
+    compiling.start(Call("second", (1,), constraint=Regex("b")))
+    compiling.start(Call("third", (1,), constraint=Regex("a")))  # the same as the first: it joins it
+    ((call_id, future),) = compiling.take_done()
+    assert call_id == "second"
+    with pytest.raises(Overloaded, match="try again"):
+        future.result()
+    gate.set()
+    while compiling.call_ids:
+        compiling.wait()
+        for _, other in compiling.take_done():
+            assert other.result() is not None
+    compiler.close()
