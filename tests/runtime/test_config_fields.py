@@ -138,6 +138,16 @@ def check_kv_memory_gib() -> None:
         config(kv_memory_gib=1.0)
 
 
+def check_host_kv_memory_gib() -> None:
+    with built(num_pages=4, host_kv_memory_gib=0.001) as loaded:
+        ask(loaded, call(), call("b", (7,) * 60))
+        tree = loaded.engine.dump_cache().tree
+        assert tree["num_host_slots"] == int(0.001 * 2**30) // (2 * 2 * 16 * 2 * 16 * 4)
+        assert tree["num_host_pages"] > 0
+    with pytest.raises(InvalidRequest, match="host_kv_memory_gib"):
+        config(host_kv_memory_gib=-1.0)
+
+
 def check_max_batch_tokens() -> None:
     with built(max_batch_tokens=10) as loaded:
         ask(loaded, call())
@@ -162,7 +172,7 @@ def check_max_queued() -> None:
 
 def check_policy() -> None:
     calls = [call("new", (7,) * 40), call("sibling", (9,) * 40, Hints(program="p", path=(1,))), call("cached", (*PROMPT, 5, 6))]
-    orders = {"fcfs": ["new", "sibling", "cached"], "lpm": ["cached", "new", "sibling"], "program": ["sibling", "new", "cached"]}
+    orders = {"fcfs": ["new", "sibling", "cached"], "lpm": ["cached", "new", "sibling"], "program": ["sibling", "cached", "new"]}
     for policy, order in orders.items():
         with built(policy=policy, max_sequences=1) as loaded:
             ask(loaded, call("warm", hints=Hints(program="p", path=(0,))))
