@@ -25,6 +25,7 @@ __all__ = [
     "from_regex",
     "prune",
     "recursive",
+    "renamed",
     "rule_users",
 ]
 
@@ -118,6 +119,25 @@ def from_regex(node: Node) -> Part:
             return Rep(from_regex(body), low, high)
         case Chars():
             return node
+
+
+def renamed(cfg: Cfg, prefix: str) -> Cfg:
+    """The grammar with `prefix.` before the name of every rule, so that it may stand beside others."""
+
+    def rename(part: Part) -> Part:
+        match part:
+            case Ref(name):
+                return Ref(f"{prefix}.{name}")
+            case Seq(parts):
+                return Seq(tuple(map(rename, parts)))
+            case Alt(branches):
+                return Alt(tuple(map(rename, branches)))
+            case Rep(body, low, high):
+                return Rep(rename(body), low, high)
+            case _:
+                return part
+
+    return Cfg({f"{prefix}.{name}": rename(part) for name, part in cfg.rules.items()}, f"{prefix}.{cfg.start}", cfg.follow)
 
 
 def _leaves(part: Part) -> Iterator[Part]:

@@ -35,7 +35,8 @@ from branchpoint.constrained.healing import compile_prefix
 from branchpoint.constrained.json_grammar import compile_json_schema
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
 from branchpoint.constrained.sandbox import Sandbox, is_risky
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.tags import compile_structural_tag
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["CompilerLimits", "CompilerStats", "GrammarCompiler"]
@@ -208,11 +209,13 @@ class GrammarCompiler:
             return PrefixedGrammar(self._vocabulary, prefix, self._with_text(constraint, ""))
         return self._with_text(constraint, text)
 
-    def _with_text(self, constraint: JsonSchema | Regex | Ebnf, prefix: str) -> CompiledGrammar:
+    def _with_text(self, constraint: JsonSchema | Regex | Ebnf | StructuralTag, prefix: str) -> CompiledGrammar:
         if isinstance(constraint, JsonSchema):
             return self._json_schema(constraint, prefix)
         if isinstance(constraint, Regex):
             return self._regex(constraint, prefix)
+        if isinstance(constraint, StructuralTag):
+            return compile_structural_tag(constraint, prefix, self._llguidance(), lambda schema: self._json_schema(schema, ""))
         try:
             return self._llguidance().lark(normalise_ebnf(constraint.grammar), prefix)
         except GrammarError as error:

@@ -5,13 +5,13 @@ Used by the compiler before llguidance sees the text.
 
 import re
 
-from branchpoint.constrained.cfg import prune
+from branchpoint.constrained.cfg import Cfg, prune
 from branchpoint.constrained.errors import InvalidGrammar, LimitExceeded
 from branchpoint.constrained.gbnf import read_gbnf
 from branchpoint.constrained.lark import write_lark
 from branchpoint.constrained.lexemes import cut_lexemes
 
-__all__ = ["normalise_ebnf"]
+__all__ = ["normalise_ebnf", "read_ebnf"]
 
 _MAX_LENGTH = 262_144
 _MAX_DEPTH = 60
@@ -21,7 +21,13 @@ _IGNORED = re.compile(r"\w\s*\[[^\]]*\b(temperature|capture)\b")
 
 
 def normalise_ebnf(text: str) -> str:
-    """The grammar in llguidance's Lark dialect. Raises InvalidGrammar or LimitExceeded."""
+    """The grammar in llguidance's Lark dialect. Raises InvalidGrammar, EmptyLanguage or LimitExceeded."""
+    read = read_ebnf(text)
+    return read if isinstance(read, str) else write_lark(cut_lexemes(prune(read)))
+
+
+def read_ebnf(text: str) -> Cfg | str:
+    """A grammar in GBNF as rules, one in Lark as the text that it is. Raises InvalidGrammar or LimitExceeded."""
     if len(text) > _MAX_LENGTH:
         raise LimitExceeded(f"A grammar may have {_MAX_LENGTH:,} characters, got {len(text):,}.")
     if not text.strip():
@@ -30,7 +36,7 @@ def normalise_ebnf(text: str) -> str:
     bare = (_QUOTED if is_gbnf else _LARK_QUOTED).sub("", text)
     _check_depth(bare)
     if is_gbnf:
-        return write_lark(cut_lexemes(prune(read_gbnf(text))))
+        return read_gbnf(text)
     for forbidden, why in (
         ("%json", "give the schema as a JSON schema constraint"),
         ("<", "special tokens never match text"),

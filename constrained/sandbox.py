@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 
 from branchpoint.constrained.errors import LimitExceeded
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["Sandbox", "Trial", "is_risky"]
@@ -44,7 +44,7 @@ def is_risky(constraint: Constraint) -> bool:
         case JsonSchema(schema):
             patterns = sum(schema.count(word) for word in ('"pattern', '"multipleOf"'))
             return len(schema) > _LONG_SCHEMA or patterns >= _INTERSECTED
-        case Ebnf():
+        case Ebnf() | StructuralTag():
             return True
 
 

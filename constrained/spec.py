@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Choice", "Constraint", "Ebnf", "JsonSchema", "Regex"]
+__all__ = ["Choice", "Constraint", "Ebnf", "JsonSchema", "Regex", "StructuralTag"]
 
 EngineName = Literal["llguidance", "outlines"]
 
@@ -45,4 +45,15 @@ class Ebnf(msgspec.Struct, frozen=True, tag="ebnf"):
     grammar: str
 
 
-Constraint = JsonSchema | Regex | Choice | Ebnf
+class StructuralTag(msgspec.Struct, frozen=True, tag="structural_tag"):
+    """Free text in which triggers begin tagged parts that follow grammars of their own, as tool calls do.
+
+    `format` is JSON text, in the shapes that vLLM's and SGLang's clients send; docs/grammars.md lists what may stand in it.
+    `whitespace` is that of the JSON within.
+    """
+
+    format: str
+    whitespace: Literal["compact", "flexible"] = "compact"
+
+
+Constraint = JsonSchema | Regex | Choice | Ebnf | StructuralTag

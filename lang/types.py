@@ -15,7 +15,7 @@ from typing import Any, Literal, NewType, NotRequired, Required, Union, cast, ge
 
 from typing_extensions import TypedDict, is_typeddict
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.lang.errors import ProgramMistake
 
 __all__ = ["FLOAT", "INT", "OutputType", "output_type"]
@@ -52,7 +52,7 @@ def output_type(wanted: object) -> OutputType:
     """
     if isinstance(wanted, NewType):
         return output_type(wanted.__supertype__)
-    if isinstance(wanted, JsonSchema | Regex | Choice | Ebnf):
+    if isinstance(wanted, JsonSchema | Regex | Choice | Ebnf | StructuralTag):
         return OutputType(type(wanted).__name__, wanted, json.loads if isinstance(wanted, JsonSchema) else str)
     if isinstance(wanted, Mapping):
         return OutputType("JSON", JsonSchema(json.dumps(wanted)), json.loads)

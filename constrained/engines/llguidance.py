@@ -71,24 +71,26 @@ class LlguidanceEngine:
             grammar = LLMatcher.grammar_from_json_schema(schema, overrides=dict(options))
         except ValueError as error:
             raise GrammarError(shorten(error)) from error
-        return self._compile(_whole(grammar, prefix), narrowed)
+        return self._compile(grammar, prefix, narrowed)
 
     def regex(self, pattern: str, prefix: str = "") -> "LlguidanceGrammar":
         """A grammar for a normalised pattern, matched in full."""
-        return self._compile(_whole(LLMatcher.grammar_from_regex(pattern), prefix), ())
+        return self._compile(LLMatcher.grammar_from_regex(pattern), prefix, ())
 
     def reads(self, pattern: str) -> bool:
         """Whether the engine's regex parser knows every part of a pattern."""
         return not LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), self._tokenizer)
 
-    def lark(self, text: str, prefix: str = "") -> "LlguidanceGrammar":
-        """A grammar in llguidance's Lark dialect."""
-        whole = json.dumps({"grammars": [{"name": "lark", "lark_grammar": text}]})
-        return self._compile(_whole(whole, prefix), ())
+    def lark(self, text: str, prefix: str = "", inner: Mapping[str, "LlguidanceGrammar"] | None = None) -> "LlguidanceGrammar":
+        """A grammar in llguidance's Lark dialect; `inner` are those that it calls `@name`."""
+        named = [{**json.loads(grammar.source)["grammars"][0], "name": name} for name, grammar in (inner or {}).items()]
+        source = json.dumps({"grammars": [{"name": "lark", "lark_grammar": text}, *named]})
+        narrowed = [each for grammar in (inner or {}).values() for each in grammar.narrowed]
+        return self._compile(source, prefix, tuple(dict.fromkeys(narrowed)))
 
-    def _compile(self, grammar: str, narrowed: tuple[str, ...]) -> "LlguidanceGrammar":
+    def _compile(self, source: str, prefix: str, narrowed: tuple[str, ...]) -> "LlguidanceGrammar":
         """Compile, and fill a first mask: lazy work is done here, and what is wrong only then is seen here."""
-        template = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        template = LLMatcher(self._tokenizer, _whole(source, prefix), log_level=0, limits=self._limits)
         if template.is_error():
             raise _refusal(template.get_error())
         row = allocate(1, self.vocabulary.size)[0]
@@ -102,7 +104,7 @@ class LlguidanceEngine:
         forbid(row, self.vocabulary.eos)
         if not row.any() and not template.is_accepting():
             raise EmptyLanguage("Nothing can begin an output under this constraint; loosen it.")
-        return LlguidanceGrammar(self.vocabulary, template, narrowed)
+        return LlguidanceGrammar(self.vocabulary, template, narrowed, source)
 
 
 def _whole(grammar: str, prefix: str) -> str:
@@ -127,9 +129,13 @@ def _refusal(message: str) -> GrammarError:
 
 
 class LlguidanceGrammar:
-    """A compiled grammar; cursors are copies of one that never moves (`grammar.CompiledGrammar`)."""
+    """A compiled grammar; cursors are copies of one that never moves (`grammar.CompiledGrammar`).
 
-    def __init__(self, vocabulary: Vocabulary, template: LLMatcher, narrowed: tuple[str, ...]) -> None:
+    `source` is what was compiled, without healed text, in the library's JSON.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, template: LLMatcher, narrowed: tuple[str, ...], source: str) -> None:
+        self.source = source
         self._vocabulary = vocabulary
         self._template = template
         self._narrowed = narrowed

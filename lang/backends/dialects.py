@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.lang.backends.wrapped import WRAPPABLE
 from branchpoint.lang.errors import ProgramMistake
 
@@ -20,7 +20,7 @@ _COMMON = frozenset(
     {"max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "stop", "n", "logprobs"}
 )
 _MORE = _COMMON | {"top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos"}
-_ALL = frozenset({"json_schema", "regex", "choice", "ebnf"})
+_ALL = frozenset({"json_schema", "regex", "choice", "ebnf", "structural_tag"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def _structured(constraint: Constraint) -> Body:
             return {"structured_outputs": {"choice": list(options)}}
         case Ebnf(grammar=grammar):
             return {"structured_outputs": {"grammar": grammar}}
+        case StructuralTag(format=tag):
+            return {"structured_outputs": {"structural_tag": tag}}
 
 
 def _flat(constraint: Constraint) -> Body:
@@ -69,6 +71,8 @@ def _flat(constraint: Constraint) -> Body:
             return {"regex": "|".join(f"({re.escape(option)})" for option in options)}
         case Ebnf(grammar=grammar):
             return {"ebnf": grammar}
+        case StructuralTag(format=tag):
+            return {"response_format": {"type": "structural_tag", **json.loads(tag)}}
 
 
 def dialect_of(name: str) -> Dialect:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import jsonschema_rs
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.lang.errors import BackendError, NotSupported, ProgramMistake
 from branchpoint.lang.types import FLOAT, INT
 
@@ -56,7 +56,7 @@ def wrap(constraint: Constraint) -> Wrapped:
         case Regex(pattern=pattern):
             kind = {INT: "integer", FLOAT: "number"}.get(pattern)
             return _inside({"type": kind} if kind else {"type": "string", "pattern": f"^(?:{pattern})$"}, constraint)
-        case Ebnf():
+        case Ebnf() | StructuralTag():
             raise NotSupported("This server holds output to JSON schemas, choices and patterns; it takes no grammar.")
 
 
@@ -87,7 +87,7 @@ def _plain(constraint: Constraint, value: object, whole: str | None) -> str | No
         case Regex(pattern=pattern):
             written = value if isinstance(value, str) else json.dumps(value).replace("e+", "e")
             return written if _matches(pattern, written) else None
-        case Ebnf():
+        case Ebnf() | StructuralTag():
             return None
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.errors import GrammarError
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.tag_format import read_tag
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import ConstraintFields
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
-__all__ = ["FREE", "Asked", "constraint_of", "only_one", "schema_of"]
+__all__ = ["FREE", "Asked", "constraint_of", "only_one", "schema_of", "tag_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,12 @@ class _StructuredOutputs(msgspec.Struct, frozen=True):
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: Json | str | None = None
     disable_any_whitespace: bool | None = None
 
 
 _STRUCTURED_RULES = Rules(
-    refused={"structural_tag": (), "whitespace_pattern": (), "disable_additional_properties": (False,), "_backend": ()},
+    refused={"whitespace_pattern": (), "disable_additional_properties": (False,), "_backend": ()},
 )
 
 
@@ -86,7 +89,21 @@ def schema_of(value: Json | str | bool, field: str, *, whitespace: bool = False)
     return Asked(JsonSchema(text, whitespace="flexible" if whitespace else "compact"), field)
 
 
+def tag_of(value: Json | str, field: str, *, whitespace: bool = False) -> Asked:
+    """A structural tag, as text or as the object itself. Raises InvalidRequest where it has no shape that is known."""
+    try:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        read_tag(text)
+    except RecursionError as error:
+        raise bad_request(f"The structural tag in {field} is nested too deeply.", field) from error
+    except GrammarError as error:
+        raise bad_request(str(error), field) from error
+    return Asked(StructuralTag(text, "flexible" if whitespace else "compact"), field)
+
+
 def _response_format(value: Json, field: str) -> Asked:
+    if value.get("type") == "structural_tag":
+        return tag_of(value, field)
     form = as_request(value, _ResponseFormat, Rules(), field + ".")
     if form.type == "text":
         return FREE
@@ -97,7 +114,9 @@ def _response_format(value: Json, field: str) -> Asked:
         if form.json_schema is None:
             raise bad_request(f"{where} is missing; {field} of type json_schema needs it.", where)
         return schema_of(as_request(form.json_schema, _SchemaFormat, Rules(), where + ".").schema, field)
-    raise bad_request(f"{field}.type must be text, json_object or json_schema, got {form.type[:40]!r}.", field + ".type")
+    raise bad_request(
+        f"{field}.type must be text, json_object, json_schema or structural_tag, got {form.type[:40]!r}.", field + ".type"
+    )
 
 
 def _structured_outputs(value: Json, field: str) -> Asked:
@@ -114,8 +133,10 @@ def _structured_outputs(value: Json, field: str) -> Asked:
         found.append(_choice(form.choice, field + ".choice"))
     if form.grammar is not None:
         found.append(_ebnf(form.grammar, field + ".grammar"))
+    if form.structural_tag is not None:
+        found.append(tag_of(form.structural_tag, field + ".structural_tag", whitespace=whitespace))
     if not found:
-        raise bad_request(f"{field} must have one of json, json_object, regex, choice, grammar.", field)
+        raise bad_request(f"{field} must have one of json, json_object, regex, choice, grammar, structural_tag.", field)
     return only_one(found)
 
 

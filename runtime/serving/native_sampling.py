@@ -11,16 +11,14 @@ import msgspec
 
 from branchpoint.constrained.spec import Constraint, Ebnf, Regex
 from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
-from branchpoint.runtime.serving.constraints import FREE, Asked, only_one, schema_of
+from branchpoint.runtime.serving.constraints import FREE, Asked, only_one, schema_of, tag_of
 from branchpoint.runtime.serving.errors import bad_request, named
 from branchpoint.runtime.serving.fields import bias_of, stop_ids_of, stops_of
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["SAMPLING_RULES", "SCORED", "NativeSampling", "Wanted", "wanted_of"]
 
-SAMPLING_RULES = Rules(
-    refused={"stop_regex": ([], ""), "structural_tag": (), "custom_params": ({},), "spaces_between_special_tokens": (True,)}
-)
+SAMPLING_RULES = Rules(refused={"stop_regex": ([], ""), "custom_params": ({},), "spaces_between_special_tokens": (True,)})
 SCORED = ("return_logprob", "logprob_start_len", "top_logprobs_num")
 """The fields beside `sampling_params` that are options of one prompt."""
 
@@ -48,6 +46,7 @@ class NativeSampling(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: str | Json | bool | None = None
     regex: str | None = None
     ebnf: str | None = None
+    structural_tag: str | Json | None = None
 
 
 _SAME = (
@@ -105,6 +104,8 @@ def wanted_of(given: Mapping[str, object], constraint: Constraint | None) -> Wan
         found.append(Asked(Regex(native.regex), _PREFIX + "regex"))
     if native.ebnf is not None:
         found.append(Asked(Ebnf(native.ebnf), _PREFIX + "ebnf"))
+    if native.structural_tag is not None:
+        found.append(tag_of(native.structural_tag, _PREFIX + "structural_tag"))
     asked = only_one(found)
     scored, start = _scored(given)
     with named(_NAMES):

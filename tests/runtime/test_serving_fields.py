@@ -138,6 +138,7 @@ NATIVE: dict[str, tuple[object, Seen]] = {
     "json_schema": ("{}", lambda call, text: call.constraint is not None),
     "regex": ("a", lambda call, text: call.constraint is not None),
     "ebnf": ("a", lambda call, text: call.constraint is not None),
+    "structural_tag": ('{"format": {"type": "any_text"}}', lambda call, text: call.constraint is not None),
 }
 ROUTES = {
     "/v1/chat/completions": ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50}, CHAT, ChatRequest, CHAT_RULES),

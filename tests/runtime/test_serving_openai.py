@@ -4,9 +4,10 @@ import json
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.runtime.messages import Call
 from tests.runtime.serving_site import Site, open_site
 
@@ -116,6 +117,11 @@ async def test_completion_stream(site: Site) -> None:
 
 
 OBJECT = JsonSchema('{"type":"object"}')
+CALLS = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}],
+    "triggers": ["<f"],
+}
 DIALECTS: list[tuple[dict[str, object], Constraint | None]] = [
     ({"response_format": {"type": "text"}}, None),
     ({"response_format": {"type": "json_object"}}, OBJECT),
@@ -129,6 +135,9 @@ DIALECTS: list[tuple[dict[str, object], Constraint | None]] = [
     ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
     ({"structured_outputs": {"choice": ["a", "b"]}}, Choice(("a", "b"))),
     ({"structured_outputs": {"grammar": "start: /a/"}}, Ebnf("start: /a/")),
+    ({"structured_outputs": {"structural_tag": json.dumps(CALLS)}}, StructuralTag(json.dumps(CALLS))),
+    ({"structured_outputs": {"structural_tag": CALLS}}, StructuralTag(msgspec.json.encode(CALLS).decode())),
+    ({"response_format": CALLS}, StructuralTag(msgspec.json.encode(CALLS).decode())),
     ({"regex": "a+"}, Regex("a+")),
     ({"ebnf": "root ::= [a]"}, Ebnf("root ::= [a]")),
     ({"json_schema": '{"type":"object"}'}, OBJECT),
