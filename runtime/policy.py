@@ -74,22 +74,23 @@ class _Aging:
     """Counts how often waiting calls were overtaken by later ones, and lets the oldest that was too often go first.
 
     One in `DUE_EVERY` admissions at most: under load all that wait are due, and would otherwise go in order of arrival.
+    `by_rank` is all that wait.
     """
 
     def __init__(self) -> None:
         self._by_arrival = SequenceQueue()
-        self._by_rank = SequenceQueue()
+        self.by_rank = SequenceQueue()
         self._arrivals: list[int] = []  # of admitted sequences that came after the oldest waiting one
         self._due: Sequence | None = None
         self._since = DUE_EVERY
 
     def add(self, sequence: Sequence) -> None:
         self._by_arrival.put(sequence, (sequence.arrival, sequence.index))
-        self._by_rank.put(sequence, sequence.rank)
+        self.by_rank.put(sequence, sequence.rank)
 
     def discard(self, sequence: Sequence) -> None:
         self._by_arrival.discard(sequence)
-        self._by_rank.discard(sequence)
+        self.by_rank.discard(sequence)
 
     def admitted(self, sequence: Sequence) -> None:
         insort(self._arrivals, sequence.arrival)
@@ -98,7 +99,7 @@ class _Aging:
     def due(self) -> Sequence | None:
         """Which goes first among those of its priority, None where nobody was overtaken too often."""
         self._due = None
-        first, oldest = self._by_arrival.first, self._by_rank.first
+        first, oldest = self._by_arrival.first, self.by_rank.first
         if first is None or oldest is None:
             self._arrivals.clear()
             return None
@@ -114,22 +115,19 @@ class LongestPrefix:
 
     def __init__(self, cached_tokens: CachedTokens) -> None:
         self._cached_tokens = cached_tokens
-        self._queue = SequenceQueue()
         self._aging = _Aging()
 
     def add(self, sequence: Sequence) -> None:
         """See `AdmissionOrder`."""
-        self._queue.put(sequence, sequence.rank)
         self._aging.add(sequence)
 
     def discard(self, sequence: Sequence) -> None:
         """See `AdmissionOrder`."""
-        self._queue.discard(sequence)
         self._aging.discard(sequence)
 
     def candidates(self) -> Iterator[Sequence]:
         """By priority, then one that is due, then the length of the cached prefix."""
-        waiting = list(self._queue)
+        waiting = list(self._aging.by_rank)
         due = self._aging.due()
         head = waiting[:MAX_MATCHED]
         head.sort(key=lambda sequence: self._key(sequence, first=sequence is due))
