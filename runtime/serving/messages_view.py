@@ -5,55 +5,31 @@ The view of `messages_route`, fed by `answer`. One machine makes both.
 
 import json
 
-from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished
-from branchpoint.runtime.serving.answer import EventBatch
-from branchpoint.runtime.serving.collected import Collected
+from branchpoint.runtime.messages import Call
 from branchpoint.runtime.serving.framing import NAMED
 from branchpoint.runtime.serving.replies import Reply
 from branchpoint.runtime.serving.reply import Arguments, CallStart, Content, Part
+from branchpoint.runtime.serving.reply_view import ReplyView
 from branchpoint.runtime.serving.tools import ToolUse
 from branchpoint.runtime.serving.wire import Json
 
 __all__ = ["MessagesView"]
 
 
-class MessagesView:
+class MessagesView(ReplyView):
     """See the module. `most` bounds the uses of tools."""
 
     framing = NAMED
 
     def __init__(self, call: Call, use: ToolUse, model: str, *, stream: bool, most: int | None) -> None:
-        self.stream = stream
-        self._collected = Collected((call,))
-        self._reply = Reply(use, most=most)
+        super().__init__(call, Reply(use, most=most), stream=stream)
         self._head: Json = {"id": call.id, "type": "message", "role": "assistant", "model": model}
         self._blocks = list[Json]()
         self._texts = list[list[str]]()
-        self._open = ""
-        self._begun = False
 
-    def chunks(self, batch: EventBatch) -> list[object]:
-        """Events for what has come."""
-        ready = list[object]()
-        if not self._begun:
-            self._begun = True
-            message = self._head | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
-            ready.append({"type": "message_start", "message": message})
-        for call, event in batch:
-            ready += self._take(call, event)
-        return ready
-
-    def _take(self, call: int, event: Event) -> list[object]:
-        self._collected.add(call, event)
-        ready = list[object]()
-        if isinstance(event, Delta):
-            for part in self._reply.feed(event.text, len(event.tokens)):
-                ready += self._part(part)
-        elif isinstance(event, SampleFinished):
-            for part in self._reply.end():
-                ready += self._part(part)
-            ready += self._close()
-        return ready
+    def _begin(self) -> list[object]:
+        message = self._head | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
+        return [{"type": "message_start", "message": message}]
 
     def tail(self) -> list[object]:
         """Why it ended, what it cost, and the end."""

@@ -7,57 +7,31 @@ import time
 import uuid
 from collections.abc import Callable
 
-from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished
-from branchpoint.runtime.serving.answer import EventBatch
-from branchpoint.runtime.serving.collected import Collected
+from branchpoint.runtime.messages import Call
 from branchpoint.runtime.serving.framing import RESPONSES
 from branchpoint.runtime.serving.replies import Reply
 from branchpoint.runtime.serving.reply import Arguments, CallStart, Content, Part
+from branchpoint.runtime.serving.reply_view import ReplyView
 from branchpoint.runtime.serving.tools import ToolUse
 from branchpoint.runtime.serving.wire import Json
 
 __all__ = ["ResponsesView"]
 
 
-class ResponsesView:
+class ResponsesView(ReplyView):
     """`head` are the response's fields that the request decides; `done` is told the whole response, once."""
 
     framing = RESPONSES
 
     def __init__(self, call: Call, use: ToolUse, head: Json, done: Callable[[Json, Reply], None], *, stream: bool) -> None:
-        self.stream = stream
+        super().__init__(call, Reply(use, most=1 if head["parallel_tool_calls"] is False else None), stream=stream)
         self._done = done
-        self._collected = Collected((call,))
-        self._reply = Reply(use, most=1 if head["parallel_tool_calls"] is False else None)
         self._head: Json = {"id": call.id, "object": "response", "created_at": int(time.time())} | head
         self._items = list[Json]()
         self._number = 0
-        self._open = ""
-        self._begun = False
 
-    def chunks(self, batch: EventBatch) -> list[object]:
-        """Events for what has come."""
-        ready = list[object]()
-        if not self._begun:
-            self._begun = True
-            ready += [
-                self._event(f"response.{name}", response=self._response("in_progress")) for name in ("created", "in_progress")
-            ]
-        for call, event in batch:
-            ready += self._take(call, event)
-        return ready
-
-    def _take(self, call: int, event: Event) -> list[object]:
-        self._collected.add(call, event)
-        ready = list[object]()
-        if isinstance(event, Delta):
-            for part in self._reply.feed(event.text, len(event.tokens)):
-                ready += self._part(part)
-        elif isinstance(event, SampleFinished):
-            for part in self._reply.end():
-                ready += self._part(part)
-            ready += self._close()
-        return ready
+    def _begin(self) -> list[object]:
+        return [self._event(f"response.{name}", response=self._response("in_progress")) for name in ("created", "in_progress")]
 
     def tail(self) -> list[object]:
         """The last event, with the whole response."""
