@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.peers import DEFAULT_PEERS, Worker, peer_python
 from benchmarks.report import Figure, Report
-from branchpoint.runtime.parallel import physical_cores
+from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.weights.resolve import locate
 
 __all__ = ["main"]
@@ -66,7 +66,7 @@ def main() -> None:
     """Parse the options and print every figure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument("--model", default="smollm2", help="a GGUF file; by default the demo model")
-    parser.add_argument("--threads", type=int, default=physical_cores())
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--cpu-weights", default="auto")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--cases", nargs="*", default=["single", "batch16", "prefix"])

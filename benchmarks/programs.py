@@ -21,7 +21,7 @@ from benchmarks.traces.reuse import Reuse
 from benchmarks.traces.shapes import SHAPES, Shape
 from branchpoint.lang.program import Program
 from branchpoint.runtime.config import EngineConfig, Policy
-from branchpoint.runtime.parallel import physical_cores
+from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.process import EngineThread, build_engine
 
 __all__ = ["main"]
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--cpu-weights", default="auto")
-    parser.add_argument("--threads", type=int, default=physical_cores())
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--policy", default="program", choices=get_args(Policy))
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--runs", type=int, default=3)

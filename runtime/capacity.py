@@ -4,16 +4,16 @@ Asked once when a runner is loaded, after the weights are in memory, so that wha
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from branchpoint.runtime.attention import kv_bytes_per_page
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import CapacityError
+from branchpoint.runtime.machine import available_memory
 from branchpoint.runtime.models.config import ModelConfig
 
-__all__ = ["PoolSize", "available_memory", "host_slots", "size_pool"]
+__all__ = ["PoolSize", "host_slots", "size_pool"]
 
 GIB = 2**30
 CPU_SHARE, CPU_CAP = 0.25, 2 * GIB
@@ -67,13 +67,6 @@ def host_slots(config: EngineConfig, page_bytes: int) -> int:
     return wanted // page_bytes
 
 
-def available_memory(device: torch.device) -> int:
-    """Free bytes on the device; for a CPU what the system and the process's control group still allow."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return min(_system_memory(), _group_memory())
-
-
 def _check_memory(num_bytes: int, device: torch.device, reason: str, param: str) -> None:
     free = available_memory(device)
     if num_bytes > free:
@@ -94,22 +87,3 @@ def _measured(device: torch.device, one_context: int) -> tuple[int, str]:
         return budget, f"{CPU_SHARE:.0%} of {free / GIB:.1f} GiB available memory, at most {CPU_CAP // GIB} GiB"
     limit = int(free * CPU_LIMIT_SHARE)
     return min(one_context, limit), f"one full context, at most {CPU_LIMIT_SHARE:.0%} of {free / GIB:.1f} GiB available memory"
-
-
-def _system_memory() -> int:
-    """MemAvailable of /proc/meminfo in bytes; 4 GiB where the system has no such file."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 4 * GIB
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 4 * GIB)
-
-
-def _group_memory() -> int:
-    """What the control group (version 2, as containers see it) still allows in bytes; very much where it sets no limit."""
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text().strip()
-        return max(0, int(limit) - int(used)) if limit != "max" else 2**62
-    except (OSError, ValueError):
-        return 2**62

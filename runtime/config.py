@@ -41,7 +41,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dtype: Annotated[Dtype, Meta(description="Type of weights and activations.")] = "auto"
     device: Annotated[Device, Meta(description="Where the model runs.")] = "auto"
     cpu_weights: Annotated[CpuWeights, Meta(description="Form of the linear layers' weights on a CPU.")] = "auto"
-    threads: Annotated[int | None, Meta(description="CPU threads; the physical cores where left out.")] = None
+    threads: Annotated[
+        int | None, Meta(description="CPU threads; where left out, the cores this process may use (a container's share).")
+    ] = None
     context_length: Annotated[
         int | None, Meta(description="Longest prompt and output together; the model's own where left out.")
     ] = None

@@ -11,10 +11,11 @@ import torch
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest, ModelError
 from branchpoint.runtime.layers.linear import LinearMethod, Plain
+from branchpoint.runtime.machine import available_memory, use_threads
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.models.decoder import load_decoder
-from branchpoint.runtime.parallel import Shard, available_memory, use_threads
+from branchpoint.runtime.parallel import Shard
 from branchpoint.runtime.quant.bfloat16 import bfloat16_fast
 from branchpoint.runtime.quant.int4 import Int4
 from branchpoint.runtime.quant.int8 import Int8

@@ -12,8 +12,8 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.build import LoadedEngine, build_engine
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import CapacityError, InvalidRequest, ModelError, Overloaded
+from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Hints
-from branchpoint.runtime.parallel import physical_cores
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.weights.loader import load_model
 
@@ -102,7 +102,7 @@ def check_cpu_weights() -> None:
 def check_threads() -> None:
     before = torch.get_num_threads()
     try:
-        for threads in {1, physical_cores()}:
+        for threads in {1, usable_cores()}:
             load_model(config(threads=threads), torch.device("cpu"))
             assert torch.get_num_threads() == threads
     finally:

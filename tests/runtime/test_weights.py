@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest, ModelError
-from branchpoint.runtime.parallel import Shard, physical_cores, use_threads
+from branchpoint.runtime.machine import usable_cores, use_threads
+from branchpoint.runtime.parallel import Shard
 from branchpoint.runtime.weights.loader import LoadedModel, load_model
 from branchpoint.runtime.weights.resolve import locate
 from tests.runtime.model_checks import logits_of
@@ -208,8 +209,8 @@ def test_options_that_contradict_each_other_are_named(saved: Path) -> None:
         load(saved, cpu_weights="int8", dtype="bfloat16")
     with pytest.raises(InvalidRequest, match="context_length must be at most the model's 64"):
         load(saved, context_length=65)
-    with pytest.raises(InvalidRequest, match="physical cores"):
-        load(saved, threads=physical_cores() + 1)
+    with pytest.raises(InvalidRequest, match="cores this process may use"):
+        load(saved, threads=usable_cores() + 1)
 
 
 def test_threads_are_set_and_shards_above_one_refused() -> None:
