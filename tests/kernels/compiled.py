@@ -1,0 +1,116 @@
+"""Compiles Triton kernels for sm_90 on a machine without a GPU, and reads from the machine code what they take.
+
+`compile_kernels` starts a process of its own, since the tests' process has Triton's interpreter on. Needs the ptxas and cuobjdump
+that Triton's wheel carries for NVIDIA; `needs_compiler` skips a test where they aren't there.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Compiled", "Specialisation", "compile_kernels", "needs_compiler"]
+
+SHARED_LIMIT = 227 * 1024
+"""Bytes of shared memory that one program may have on Hopper."""
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """One form of a kernel: `signature` gives each argument that is no constant its type ("*bf16", "i64", "fp32").
+
+    `aligned` are the arguments known to be divisible by 16, as the launcher sees them of pointers and of most strides.
+    """
+
+    module: str
+    kernel: str
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any]
+    aligned: Sequence[str] = ()
+    options: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one form takes: registers a thread, bytes of stack a thread (spills, mostly), bytes of shared memory a program.
+
+    `instructions` counts machine instructions by their first word ("HGMMA", "HMMA", "LDGSTS", "LDL", "STL").
+    """
+
+    registers: int
+    stack: int
+    shared: int
+    instructions: Mapping[str, int]
+
+
+def _nvidia_tools() -> Path | None:
+    found = importlib.util.find_spec("triton")
+    tools = Path(found.origin).parent / "backends/nvidia/bin" if found is not None and found.origin else None
+    return tools if tools is not None and (tools / "ptxas").exists() and (tools / "cuobjdump").exists() else None
+
+
+needs_compiler = pytest.mark.skipif(_nvidia_tools() is None, reason="Triton isn't installed with its NVIDIA compiler")
+
+
+def compile_kernels(wanted: Sequence[Specialisation], *, timeout: float = 600) -> list[Compiled]:
+    """Compile each form; raises RuntimeError with the compiler's words where one doesn't compile."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps([asdict(each) for each in wanted]),
+        env={**environment, "TRITON_DEFAULT_FP_FUSION": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-4000:])
+    return [Compiled(**each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
+def _compile(wanted: Specialisation, tools: Path) -> Compiled:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = getattr(importlib.import_module(wanted.module), wanted.kernel)
+    signature = {name: wanted.signature.get(name, "constexpr") for name in kernel.arg_names}
+    missing = [name for name, kind in signature.items() if kind == "constexpr" and name not in wanted.constants]
+    assert not missing, f"{wanted.kernel}: arguments without a type or a value: {missing}"
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in wanted.aligned}
+    source = ASTSource(kernel, signature=signature, constexprs=dict(wanted.constants), attrs=attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(wanted.options))
+    file = Path(os.environ["COMPILED_FILE"])
+    file.write_bytes(compiled.asm["cubin"])
+    usage = subprocess.run([tools / "cuobjdump", "-res-usage", file], capture_output=True, text=True, check=True).stdout
+    numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    code = subprocess.run([tools / "cuobjdump", "-sass", file], capture_output=True, text=True, check=True).stdout
+    counts = dict[str, int]()
+    for word in re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", code):
+        counts[word] = counts.get(word, 0) + 1
+    return Compiled(numbers["REG"], numbers["STACK"] + numbers["LOCAL"], compiled.metadata.shared, counts)
+
+
+def _main() -> None:
+    import tempfile
+
+    tools = _nvidia_tools()
+    assert tools is not None, "callers are skipped without the tools"
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["COMPILED_FILE"] = str(Path(folder) / "kernel.cubin")
+        found = [asdict(_compile(Specialisation(**each), tools)) for each in json.load(sys.stdin)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main()
