@@ -1,7 +1,8 @@
 """The agent loop: the model calls tools until it answers. A function over a state, not a framework: copy it to change it."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, Unpack
 
 from branchpoint.lang.calls import gen, tool
@@ -28,15 +29,9 @@ def use_tools(
 
     `tool_choice` holds for the first turn. What a tool raises is raised, or with `on_error="tell"` told to the model.
     """
-    known = as_tools(tools)
-    for turn in range(max_turns):
-        with s.assistant():
-            s += gen(name, tools=known, tool_choice="auto" if turn else tool_choice, **options)
-        said = s[name]
-        if not isinstance(said, ToolCall):
-            return str(said)
-        s += tool(_told(said, on_error))
-    s.assistant(gen(name, **options))
+    for turn in _turns(s, name, tools, tool_choice, max_turns, options):
+        if isinstance(said := s[name], ToolCall):
+            turn.told = _told(said, on_error)
     return str(s[name])
 
 
@@ -51,16 +46,38 @@ async def ause_tools(
     **options: Unpack[SamplingOptions],
 ) -> str:
     """As `use_tools`, in an `async def` program, with tools that may be `async` (those of MCP are)."""
-    known = as_tools(tools)
-    for turn in range(max_turns):
-        with s.assistant():
-            s += gen(name, tools=known, tool_choice="auto" if turn else tool_choice, **options)
-        said = await s.aget(name)
-        if not isinstance(said, ToolCall):
-            return str(said)
-        s += tool(await _atold(said, on_error))
-    s.assistant(gen(name, **options))
+    for turn in _turns(s, name, tools, tool_choice, max_turns, options):
+        if isinstance(said := await s.aget(name), ToolCall):
+            turn.told = await _atold(said, on_error)
     return str(await s.aget(name))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A turn of the model's. `told` is what it is told of its call; None where it called nothing."""
+
+    told: str | None = None
+
+
+def _turns(
+    s: State,
+    name: str,
+    tools: Iterable[Tool | Callable[..., object]],
+    tool_choice: str,
+    max_turns: int,
+    options: SamplingOptions,
+) -> Iterator[_Turn]:
+    """The loop. Each turn is asked for and given out; whoever takes it reads the value of `name`, and sets `told`."""
+    known = as_tools(tools)
+    for number in range(max_turns):
+        with s.assistant():
+            s += gen(name, tools=known, tool_choice="auto" if number else tool_choice, **options)
+        turn = _Turn()
+        yield turn
+        if turn.told is None:
+            return
+        s += tool(turn.told)
+    s.assistant(gen(name, **options))
 
 
 def _told(call: ToolCall, on_error: OnError) -> str:

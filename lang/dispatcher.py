@@ -130,8 +130,18 @@ class Dispatcher:
         """Close a loop that nobody can use any more; called when its backend is collected."""
         self._closed = True
         self._aside.shutdown(wait=False)
-        if self._thread is None:
-            self._loop.close()
+        if self._thread is not None or self._loop.is_closed():
+            return
+        if asyncio._get_running_loop() is None:
+            _end(self._loop)
+        else:  # one loop can't run inside another
+            threading.Thread(target=_end, args=(self._loop,), name="branchpoint-dispatcher-end", daemon=True).start()
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Let what a stopped loop still has to close be closed, and close it."""
+    loop.run_until_complete(_drain())
+    loop.close()
 
 
 async def _drain() -> None:

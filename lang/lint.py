@@ -6,7 +6,7 @@ isn't a graph is looked at up to the line where it stops being one.
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
@@ -89,11 +89,13 @@ def _choices(trace: Trace) -> Iterator[Finding]:
             choices, method = node.constraint.options, ""
         else:
             continue
-        for place, choice in enumerate(choices):
-            if choice in choices[:place]:
+        begins, seen = _beginnings(choices), set[str]()
+        for choice in choices:
+            if choice in seen:
                 yield Finding("unreachable-choice", f"choice {choice!r} is there twice; the second can't be reached", origin)
                 continue
-            shorter = next((other for other in choices if other != choice and choice.startswith(other)), None)
+            seen.add(choice)
+            shorter = begins.get(choice)
             if shorter is None or not method or method == "total_with_end":
                 continue
             if method == "total":
@@ -104,6 +106,18 @@ def _choices(trace: Trace) -> Iterator[Finding]:
                 yield Finding("unreachable-choice", message, origin)
             else:
                 yield Finding("prefix-choice", f"choice {shorter!r} is the beginning of {choice!r}", origin)
+
+
+def _beginnings(choices: Sequence[str]) -> dict[str, str]:
+    """For each choice that others begin, the shortest of those."""
+    found, open_ones = dict[str, str](), list[str]()
+    for choice in sorted(set(choices)):  # what begins with a text follows it without a gap
+        while open_ones and not choice.startswith(open_ones[-1]):
+            open_ones.pop()
+        if open_ones:
+            found[choice] = open_ones[0]
+        open_ones.append(choice)
+    return found
 
 
 def _patterns(trace: Trace) -> Iterator[Finding]:

@@ -103,29 +103,44 @@ class Replay(Generic[T]):
             position += len(batch)
             yield from batch
 
-    async def __aiter__(self) -> AsyncIterator[T]:
-        position, cuts = 0, 0
+    def __aiter__(self) -> AsyncIterator[T]:
+        return _Following(self)
+
+    async def _more(self, position: int, cuts: int) -> tuple[list[T] | None, int, int]:
+        """What lies after `position` once there is something, None at the end, and where the reader stands then."""
         while True:
             changed = asyncio.Event()
+            wake = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)
             with self._changed:
                 position, cuts = self._from(position, cuts)
                 batch = self._after(position)
-                if batch == []:
-                    loop = asyncio.get_running_loop()
-                    wake = functools.partial(loop.call_soon_threadsafe, changed.set)
-                    self._sleepers.add(wake)
-            if batch is None:
-                return
-            if not batch:
-                try:
-                    await changed.wait()
-                finally:
-                    with self._changed:
-                        self._sleepers.discard(wake)
-                continue
-            position += len(batch)
-            for item in batch:
-                yield item
+                if batch != []:
+                    return batch, position, cuts
+                self._sleepers.add(wake)
+            try:
+                await changed.wait()
+            finally:
+                with self._changed:
+                    self._sleepers.discard(wake)
+
+
+class _Following(AsyncIterator[T]):
+    """One reader in an event loop. Not a generator: one that is left in the middle has nothing that its loop must close."""
+
+    def __init__(self, replay: Replay[T]) -> None:
+        self._replay = replay
+        self._position = self._cuts = 0
+        self._batch: Iterator[T] = iter(())
+
+    async def __anext__(self) -> T:
+        for item in self._batch:
+            return item
+        batch, position, self._cuts = await self._replay._more(self._position, self._cuts)
+        if batch is None:
+            raise StopAsyncIteration
+        self._position = position + len(batch)
+        self._batch = iter(batch)
+        return next(self._batch)
 
 
 class Reader(Generic[T]):

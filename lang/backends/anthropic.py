@@ -4,15 +4,14 @@ Takes messages (`conversation.py`), holds output to JSON schemas (`wrapped.py`),
 several samples, and says so before anything is sent.
 """
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from typing import Unpack
 
-import httpx
 import msgspec
 
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, ScoreRequest
-from branchpoint.lang.backends.connection import Connection, bearer
+from branchpoint.lang.backends.connection import Connection, LinkOptions, bearer, find_service
 from branchpoint.lang.backends.conversation import ChatApi, Conversation, conversation_of, refuse_options
 from branchpoint.lang.backends.retry import when_safe
 from branchpoint.lang.backends.sse import server_events
@@ -40,8 +39,8 @@ class Anthropic(ChatApi):
 
     `api_key` and `base_url` come from ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL where they aren't given. The API asks for a limit
     on each answer: `max_tokens` is that of a gen that has none. `prefill`: whether the model goes on from how the program begins
-    its answer (newer ones don't). `body` is added to each request. Requests answered by 429 or 5xx are sent again up to `retries`
-    times. Raises BackendError and NotSupported as `OpenAI`.
+    its answer (newer ones don't). `body` is added to each request. `options`, what is sent again and what is raised are as with
+    `OpenAI`.
     """
 
     def __init__(
@@ -54,15 +53,9 @@ class Anthropic(ChatApi):
         prefill: bool = True,
         headers: Mapping[str, str] | None = None,
         body: Mapping[str, object] | None = None,
-        timeout: float | None = 600.0,
-        connect_timeout: float = 10.0,
-        retries: int = 3,
-        transport: httpx.AsyncBaseTransport | None = None,
+        **options: Unpack[LinkOptions],
     ) -> None:
-        url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or _HOME
-        key = api_key if api_key is not None else os.environ.get("ANTHROPIC_API_KEY")
-        if not key and url.startswith(_HOME):
-            raise InvalidRequest("Anthropic needs a key: give api_key=, or set ANTHROPIC_API_KEY.", param="api_key")
+        url, key = find_service("Anthropic", _HOME, api_key, base_url)
         if max_tokens < 1:
             raise InvalidRequest(f"max_tokens must be at least 1, got {max_tokens}.", param="max_tokens")
         self.model = model
@@ -72,11 +65,9 @@ class Anthropic(ChatApi):
         self._connection = Connection(
             url,
             headers={**bearer(key, "x-api-key", ""), "anthropic-version": _VERSION, **(headers or {})},
-            timeouts=httpx.Timeout(timeout, connect=connect_timeout, pool=None),
-            retries=retries,
             retry=when_safe,
-            transport=transport,
             hint=" Is base_url right (it ends before /v1), and the model's name?",
+            **options,
         )
 
     @property

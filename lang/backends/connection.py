@@ -5,19 +5,20 @@ Used by `http.py` and by the backends of other servers' APIs; belongs to the eve
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 import httpx
 import msgspec
 
 from branchpoint.lang.backends.retry import Retry, when_told
-from branchpoint.lang.errors import BackendError
+from branchpoint.lang.errors import BackendError, ProgramMistake
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["Connection", "bearer"]
+__all__ = ["Connection", "LinkOptions", "bearer", "find_service"]
 
 T = TypeVar("T")
 
@@ -35,11 +36,36 @@ def bearer(api_key: str | None, header: str = "Authorization", prefix: str = "Be
     return {header: prefix + api_key} if api_key else {}
 
 
+def find_service(name: str, home: str, api_key: str | None, base_url: str | None) -> tuple[str, str | None]:
+    """Address and key of a service, from NAME_BASE_URL and NAME_API_KEY where they aren't given. Raises InvalidRequest.
+
+    At `home` it can't be without a key.
+    """
+    url = base_url or os.environ.get(f"{name.upper()}_BASE_URL") or home
+    key = api_key if api_key is not None else os.environ.get(f"{name.upper()}_API_KEY")
+    if not key and url.startswith(home):
+        raise InvalidRequest(f"{name} needs a key: give api_key=, or set {name.upper()}_API_KEY.", param="api_key")
+    return url, key
+
+
+class LinkOptions(TypedDict, total=False):
+    """How a server is reached.
+
+    `timeout` is how many seconds of silence a request bears (600; None: any), `connect_timeout` how many a connection may take
+    (10). `retries` is how often a request is sent again (3), `transport` is httpx's.
+    """
+
+    timeout: float | None
+    connect_timeout: float
+    retries: int
+    transport: httpx.AsyncBaseTransport | None
+
+
 class Connection:
     """Requests to the server at `url`, each with `headers`.
 
-    A request is sent again up to `retries` times: where the connection was refused, and where `retry` says so of an answer.
-    `hint` is added to the message of a 404.
+    A request is sent again where the connection was refused, and where `retry` says so of an answer. `hint` is added to the
+    message of a 404. Raises TypeError for an unknown option.
     """
 
     def __init__(
@@ -47,20 +73,21 @@ class Connection:
         url: str,
         *,
         headers: Mapping[str, str],
-        timeouts: httpx.Timeout,
-        retries: int,
         retry: Retry = when_told,
-        transport: httpx.AsyncBaseTransport | None = None,
         hint: str = "",
+        **options: Unpack[LinkOptions],
     ) -> None:
+        if unknown := options.keys() - LinkOptions.__annotations__.keys():
+            known = ", ".join(LinkOptions.__annotations__)
+            raise ProgramMistake(f"A backend's connection has no option {min(unknown)}; it has {known}.")
         parsed = _parsed(url)
         self.url = str(parsed).rstrip("/")
         self._local = parsed.host in _LOCAL
         self._headers = dict(headers)
-        self._timeouts = timeouts
-        self._retries = retries
+        self._timeouts = httpx.Timeout(options.get("timeout", 600.0), connect=options.get("connect_timeout", 10.0), pool=None)
+        self._retries = options.get("retries", 3)
         self._retry = retry
-        self._transport = transport
+        self._transport = options.get("transport")
         self._hint = hint
         self._client: httpx.AsyncClient | None = None
 

@@ -7,13 +7,12 @@ healing, seeds, hints, and the engine's own events, streamed. `connection.py` be
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-import httpx
 import msgspec
 
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
-from branchpoint.lang.backends.connection import Connection, bearer
+from branchpoint.lang.backends.connection import Connection, LinkOptions, bearer
 from branchpoint.lang.backends.generation import checked
 from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError
@@ -32,30 +31,13 @@ _RENDERED = 1024  # texts of a chat template that are kept
 class RuntimeEndpoint(Dispatched):
     """A Branchpoint server at `url`, as a backend. Close it with `shutdown()`, or use it as a context manager.
 
-    `timeout` is how many seconds of silence a request bears (None: any), `retries` how often a request is sent again; that is
-    done only where nothing can have happened: the connection was refused, or the server said 503 and when to come again.
+    `options` are those of `LinkOptions`: timeout, connect_timeout, retries, transport. A request is sent again only where nothing
+    can have happened: the connection was refused, or the server said 503 and when to come again.
     Raises BackendError, with the answer's status and body, where a request fails.
     """
 
-    def __init__(
-        self,
-        url: str,
-        api_key: str | None = None,
-        *,
-        timeout: float | None = 600.0,
-        connect_timeout: float = 10.0,
-        retries: int = 3,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        timeouts = httpx.Timeout(timeout, connect=connect_timeout, pool=None)
-        self._connection = Connection(
-            url,
-            headers=bearer(api_key),
-            timeouts=timeouts,
-            retries=retries,
-            transport=transport,
-            hint=" Is it a Branchpoint server?",
-        )
+    def __init__(self, url: str, api_key: str | None = None, **options: Unpack[LinkOptions]) -> None:
+        self._connection = Connection(url, headers=bearer(api_key), hint=" Is it a Branchpoint server?", **options)
         self._rendered: OrderedDict[bytes, str] = OrderedDict()
 
     @property

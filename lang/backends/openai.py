@@ -6,15 +6,13 @@ A chat server is sent messages (`conversation.py`), and holds output to JSON (`w
 
 import asyncio
 import itertools
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-
-import httpx
+from typing import Unpack
 
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, ScoreRequest
 from branchpoint.lang.backends.chunks import Chunk, Chunks, chunk_of, usage_of
-from branchpoint.lang.backends.connection import Connection, bearer
+from branchpoint.lang.backends.connection import Connection, LinkOptions, bearer, find_service
 from branchpoint.lang.backends.conversation import ChatApi, conversation_of, refuse_options
 from branchpoint.lang.backends.dialects import dialect_of, json_format
 from branchpoint.lang.backends.retry import when_safe
@@ -22,7 +20,6 @@ from branchpoint.lang.backends.sse import server_events
 from branchpoint.lang.backends.wrapped import Wrapped, wrap
 from branchpoint.lang.chat import RoleText, Turn
 from branchpoint.lang.errors import BackendError, NotSupported
-from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.messages import Event, Scored, Segment, Usage
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -39,8 +36,8 @@ class OpenAI(ChatApi):
     `chat=False` is for text completions (`is_chat_model` is its other name). `dialect` says what the server knows beyond OpenAI's
     own API: "openai", "vllm", "sglang" or "branchpoint". `strict` is OpenAI's word for holding JSON to its schema exactly.
     `api_key` and `base_url` come from OPENAI_API_KEY and OPENAI_BASE_URL where they aren't given; `body` is added to requests.
-    Requests answered by 429 or 5xx are sent again up to `retries` times, as the server asks. Raises BackendError, with status and
-    body, where one fails, and NotSupported for what the API can't do, before anything is sent.
+    `options` are those of `LinkOptions`; requests answered by 429 or 5xx are sent again, as the server asks. Raises BackendError,
+    with status and body, where one fails, and NotSupported for what the API can't do, before anything is sent.
     """
 
     def __init__(
@@ -55,15 +52,9 @@ class OpenAI(ChatApi):
         strict: bool = True,
         headers: Mapping[str, str] | None = None,
         body: Mapping[str, object] | None = None,
-        timeout: float | None = 600.0,
-        connect_timeout: float = 10.0,
-        retries: int = 3,
-        transport: httpx.AsyncBaseTransport | None = None,
+        **options: Unpack[LinkOptions],
     ) -> None:
-        url = base_url or os.environ.get("OPENAI_BASE_URL") or _HOME
-        key = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
-        if not key and url.startswith(_HOME):
-            raise InvalidRequest("OpenAI needs a key: give api_key=, or set OPENAI_API_KEY.", param="api_key")
+        url, key = find_service("OpenAI", _HOME, api_key, base_url)
         asked = chat if chat is not None else is_chat_model
         self.model = model
         self.chat = asked if asked is not None else not model.startswith(_TEXT_MODELS)
@@ -74,11 +65,9 @@ class OpenAI(ChatApi):
         self._connection = Connection(
             url,
             headers={**bearer(key), **(headers or {})},
-            timeouts=httpx.Timeout(timeout, connect=connect_timeout, pool=None),
-            retries=retries,
             retry=when_safe,
-            transport=transport,
             hint=" Is base_url right (it mostly ends in /v1), and the model's name?",
+            **options,
         )
 
     @property
@@ -100,10 +89,8 @@ class OpenAI(ChatApi):
             self._connection.open("POST", path, body) as response,
             aclosing(server_events(response.aiter_bytes())) as stream,
         ):
-            async for event in stream:
-                if event.data == b"[DONE]":
-                    break
-                for made in chunks.add(chunk_of(event.data)):
+            async for event in stream:  # to its end, so that the connection can be used again
+                for made in chunks.add(chunk_of(event.data)) if event.data != b"[DONE]" else ():
                     yield made
         yield chunks.end()
 

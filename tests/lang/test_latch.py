@@ -1,10 +1,16 @@
 """What the executor waits with: something that happens once, and calls into its loop that are batched and never lost."""
 
 import asyncio
+import gc
+import inspect
 import threading
+from collections.abc import AsyncIterator
+
+import pytest
 
 from branchpoint.lang.dispatcher import Dispatcher
 from branchpoint.lang.latch import Latch
+from branchpoint.lang.stream import Replay
 
 
 def test_a_latch_calls_back_once_whenever_it_is_asked() -> None:
@@ -100,3 +106,42 @@ def test_what_is_posted_before_a_close_is_called_and_what_comes_later_is_told() 
         dispatcher.close()
         thread.join(10)
         assert len(called) == sum(accepted)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["plain", "in a loop"])
+async def test_what_a_loop_still_has_to_close_is_closed_when_its_backend_is_collected(inside: bool) -> None:
+    closed, dispatcher = threading.Event(), Dispatcher()
+
+    async def endless() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            await asyncio.sleep(0)
+            closed.set()
+
+    async def leave() -> None:
+        left = endless()
+        await anext(left)
+
+    def collect() -> None:
+        dispatcher.run(leave())
+        with dispatcher.hold():
+            dispatcher.post(gc.collect)
+        dispatcher.discard()
+
+    if inside:
+        collect()
+    else:
+        await asyncio.to_thread(collect)
+    assert closed.wait(10)
+
+
+async def test_a_reader_that_is_left_leaves_nothing_to_close() -> None:
+    replay = Replay[str]()
+    replay.put("a")
+    replay.put("b")
+    async for piece in replay:
+        assert piece == "a"
+        break
+    assert not inspect.isasyncgen(aiter(replay))

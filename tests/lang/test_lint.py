@@ -83,6 +83,15 @@ def test_p7_choices_that_can_be_told_apart_are_fine(expression: bp.Expr) -> None
     assert rules(lambda s: s.__iadd__(expression) and None) == []
 
 
+def test_p7_many_choices_are_looked_at_in_little_time_and_the_shortest_beginning_is_named() -> None:
+    many = [f"{number}." for number in range(20_000)]
+    program = bp.function(lambda s: s.__iadd__(bp.select("x", [*many, "a", "ab", "abc", "7.5"])) and None)
+    told = [str(finding) for finding in program.check()]
+    assert len(told) == 3
+    assert sum("'a' begins it" in each for each in told) == 2
+    assert sum("'7.' begins it" in each for each in told) == 1
+
+
 def test_p7_a_total_never_prefers_the_longer_of_two_that_begin_alike() -> None:
     run = bp.function(lambda s: s.__iadd__(bp.select("x", ["New York", "New"])) and None).run(
         backend=bp.Fake(scores={"New York": [-0.1] * 8, "New": [-0.1] * 3})
