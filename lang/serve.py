@@ -92,9 +92,10 @@ class _Programs:
             self._client.leave(space)
             raise
         self._running += 1
-        loop, client = asyncio.get_running_loop(), self._client
+        loop, client, ended = asyncio.get_running_loop(), self._client, self._gateway.program()
 
-        def over(_: Future[object]) -> None:  # in the run's thread
+        def over(outcome: Future[object]) -> None:  # in the run's thread
+            ended("done" if outcome.exception() is None else "failed")
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
                 loop.call_soon_threadsafe(self._leave, client, space)
 

@@ -7,12 +7,15 @@ from collections.abc import KeysView
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol
 
+import msgspec
+
 from branchpoint.constrained.errors import CompilerBusy
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.spec import Constraint
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import Overloaded
 from branchpoint.runtime.messages import Call
+from branchpoint.runtime.stats import GrammarCounts
 
 __all__ = ["Compiler", "Compiling"]
 
@@ -27,11 +30,13 @@ class Compiler(Protocol):
 
 
 class Compiling:
-    """The grammars under way, by call."""
+    """The grammars under way, by call; `counts` are those that are no longer."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self._futures: dict[str, Future[CompiledGrammar]] = {}
+        self._waited = set[str]()
+        self.counts = GrammarCounts()
 
     @property
     def call_ids(self) -> KeysView[str]:
@@ -49,12 +54,16 @@ class Compiling:
             future = Future()
             future.set_exception(Overloaded(str(busy)))
         self._futures[call.id] = future
+        if not future.done():
+            self._waited.add(call.id)
 
     def take_done(self) -> list[tuple[str, "Future[CompiledGrammar]"]]:
         """The calls whose grammar is there, or has failed; they are no longer waited for."""
         done = [(call_id, future) for call_id, future in self._futures.items() if future.done()]
-        for call_id, _ in done:
+        for call_id, future in done:
             del self._futures[call_id]
+            self._count(future, waited=call_id in self._waited)
+            self._waited.discard(call_id)
         return done
 
     def wait(self) -> None:
@@ -65,3 +74,9 @@ class Compiling:
     def drop(self, call_id: str) -> None:
         """The call has ended: its grammar isn't wanted any more. It may be another call's too, so it isn't cancelled."""
         self._futures.pop(call_id, None)
+        self._waited.discard(call_id)
+
+    def _count(self, future: "Future[CompiledGrammar]", *, waited: bool) -> None:
+        refused = future.cancelled() or future.exception() is not None
+        name = "refused" if refused else "compiled" if waited else "hits"
+        self.counts = msgspec.structs.replace(self.counts, **{name: getattr(self.counts, name) + 1})

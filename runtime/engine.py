@@ -150,6 +150,7 @@ class Engine:
             completed_calls=self._completed,
             failed_calls=self._failed,
             totals=totals,
+            grammars=self._compiling.counts,
         )
 
     def flush_cache(self) -> int:
@@ -181,7 +182,7 @@ class Engine:
             group = self._groups[call_id]
             try:
                 grammar = future.result()
-                group.begin(grammar)
+                group.begin(grammar, self._clock())
             except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its grammar does, the others go on
                 self._fail(group, error)
                 continue

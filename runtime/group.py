@@ -25,9 +25,11 @@ class Group:
         self.submitted = submitted
         self.started: float | None = None
         self.mask_seconds = 0.0
+        self.grammar_seconds = 0.0
 
-    def begin(self, grammar: CompiledGrammar) -> None:
+    def begin(self, grammar: CompiledGrammar, now: float) -> None:
         """The grammar is there: each sample gets a matcher of its own."""
+        self.grammar_seconds = now - self.submitted
         self.narrowed = grammar.narrowed
         for member in self.members.values():
             assert isinstance(member, Generation), "a call that only scores has a grammar"
@@ -52,6 +54,7 @@ class Group:
             preemptions=sum(sequence.preemptions for sequence in sequences),
             queue_seconds=(self.started or self.submitted) - self.submitted,
             mask_seconds=self.mask_seconds,
+            grammar_seconds=self.grammar_seconds,
         )
 
     def result(self) -> Completed | Scored:

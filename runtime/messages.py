@@ -120,7 +120,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt = cached + prefilled at admission (a preempted sequence's recomputed tokens are in `prefilled`, on top);
     completion = decoded + forced + accepted drafts; tokens that only repeat healed bytes belong to the prompt and aren't counted.
-    The prompt of a ScoreCall includes its continuations.
+    The prompt of a ScoreCall includes its continuations. `grammar_seconds` is the wait for the grammar, part of `queue_seconds`.
     """
 
     prompt_tokens: int = 0
@@ -133,6 +133,7 @@ class Usage(msgspec.Struct, frozen=True):
     preemptions: int = 0
     queue_seconds: float = 0.0
     mask_seconds: float = 0.0
+    grammar_seconds: float = 0.0
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta"):

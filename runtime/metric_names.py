@@ -1,9 +1,18 @@
-"""The metrics that are exported: what each means, and what vLLM's and SGLang's dashboards call it. Read by `metrics.py`."""
+"""The metrics that are exported: what each means, and what vLLM's and SGLang's dashboards call it. Read by `metrics.py`.
 
+Under `branchpoint:` stands each under vLLM's name for it, or under its own where vLLM knows nothing of the kind.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["METRICS", "REASONS", "REFUSALS", "Metric"]
+__all__ = ["METRICS", "OUTCOMES", "REASONS", "REFUSALS", "Metric", "Outcome"]
+
+Outcome = Literal["done", "failed"]
+"""How a program that the server ran came to its end; one whose client went has failed."""
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 REASONS = ("stop", "length", "abort", "error", "repetition")
 REFUSALS = ("invalid_request", "capacity", "overloaded")
@@ -65,7 +74,8 @@ _N = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 128.0)
 class Metric:
     """One quantity: `key` in the code, its names after `vllm:` and `sglang:` (None: that one has none), and what it tells.
 
-    `label` is the one label besides those of the server, with its `values`, which all exist from the start.
+    `own` is its name after `branchpoint:` where vLLM has none (None: it isn't there). `label` is the one label besides those of
+    the server, with its `values`, which all exist from the start.
     """
 
     key: str
@@ -76,6 +86,13 @@ class Metric:
     buckets: tuple[float, ...] = ()
     label: str = ""
     values: tuple[str, ...] = ()
+    own: str | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Its name under each prefix that it is exported with."""
+        given = {"branchpoint": self.own or self.vllm, "vllm": self.vllm, "sglang": self.sglang}
+        return {prefix: f"{prefix}:{name}" for prefix, name in given.items() if name}
 
 
 METRICS = (
@@ -92,6 +109,14 @@ METRICS = (
     ),
     Metric("waiting", "gauge", None, "num_queue_reqs", "Sequences that wait for pages."),
     Metric("compiling", "gauge", None, "num_grammar_queue_reqs", "Sequences that wait for their grammar."),
+    Metric(
+        "kept",
+        "gauge",
+        None,
+        None,
+        "Part of the KV pages that hold prefixes which nobody uses now, 0 to 1.",
+        own="kv_cache_kept_perc",
+    ),
     Metric("usage", "gauge", "kv_cache_usage_perc", "token_usage", "Part of the KV pages that running sequences hold, 0 to 1."),
     Metric("used_tokens", "gauge", None, "num_used_tokens", "Places in the KV pages that running sequences hold, in tokens."),
     Metric("max_tokens", "gauge", None, "max_total_num_tokens", "Size of the KV pool, in tokens."),
@@ -120,6 +145,29 @@ METRICS = (
     ),
     Metric("queries", "counter", "prefix_cache_queries", None, "Prompt tokens looked up in the prefix cache."),
     Metric("hits", "counter", "prefix_cache_hits", None, "Prompt tokens found in the prefix cache."),
+    Metric("forced", "counter", None, None, "Tokens that a grammar left no choice about.", own="forced_tokens"),
+    Metric("drafted", "counter", "spec_decode_num_draft_tokens", None, "Tokens that were guessed ahead."),
+    Metric("accepted", "counter", "spec_decode_num_accepted_tokens", None, "Guessed tokens that were right."),
+    Metric("masked", "counter", None, None, "Time for masks of grammars, over all threads.", own="mask_seconds"),
+    Metric("grammars", "counter", None, None, "Grammars that were compiled.", own="grammars_compiled"),
+    Metric(
+        "grammar_hits", "counter", None, "num_grammar_cache_hit", "Grammars that were there already.", own="grammar_cache_hits"
+    ),
+    Metric("grammar_refused", "counter", None, "num_grammar_aborted", "Grammars that were refused.", own="grammars_refused"),
+    Metric(
+        "grammar_wait",
+        "histogram",
+        None,
+        "grammar_compilation_time_seconds",
+        "Until the grammar of a call was there.",
+        _TTFT,
+        own="grammar_compilation_time_seconds",
+    ),
+    Metric("programs_running", "gauge", None, None, "Programs that run in the server.", own="num_programs_running"),
+    Metric("programs", "counter", None, None, "Programs that ended.", label="outcome", values=OUTCOMES, own="programs"),
+    Metric(
+        "program_time", "histogram", None, None, "From a program's beginning to its end.", _E2E, own="program_latency_seconds"
+    ),
     Metric("preempted", "counter", "num_preemptions", "num_retracted_requests", "Sequences put back for want of pages."),
     Metric("finished", "counter", "request_success", None, "Calls ended, by reason.", label="finished_reason", values=REASONS),
     Metric("refused", "counter", "admission_rejections", None, "Calls refused, by reason.", label="reason", values=REFUSALS),

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one server, under vLLM's names and under SGLang's, so that dashboards of either work unedited.
+"""Prometheus metrics of one server, under its own names, vLLM's and SGLang's, so that dashboards of either work unedited.
 
 Fed by the engine's stats (`update`) and by the events of each call (`watch`); what is exported stands in `metric_names.py`.
 """
@@ -30,7 +30,7 @@ from branchpoint.runtime.messages import (
     Scored,
     Usage,
 )
-from branchpoint.runtime.metric_names import METRICS, REFUSALS, Metric
+from branchpoint.runtime.metric_names import METRICS, REFUSALS, Metric, Outcome
 from branchpoint.runtime.stats import EngineStats
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -64,18 +64,11 @@ class Metrics:
             old, new = before.totals, stats.totals
             prompt, cached = new.prompt_tokens - old.prompt_tokens, new.cached_tokens - old.cached_tokens
             generated = new.completion_tokens - old.completion_tokens
-            for key, value in (
-                ("prompt", prompt),
-                ("queries", prompt),
-                ("cached", cached),
-                ("hits", cached),
-                ("generated", generated),
-            ):
+            for key, value in _counts(before, stats).items():
                 board.count(key, value)
             board.count("cached_in", cached, "device")
             board.count("prompt_by", cached, "local_cache_hit")
             board.count("prompt_by", prompt - cached, "local_compute")
-            board.count("preempted", new.preemptions - old.preemptions)
             steps = stats.steps - before.steps
             for _ in range(min(steps, MOST_STEPS)):
                 board.observe("iteration", (stats.computed_tokens - before.computed_tokens) / steps)
@@ -86,6 +79,7 @@ class Metrics:
             board.set("queued_by", stats.compiling, "deferred")
             board.set("waiting", stats.waiting)
             board.set("compiling", stats.compiling)
+            board.set("kept", stats.pages_cached / pages if pages else 0.0)
             board.set("usage", stats.pages_held / pages if pages else 0.0)
             board.set("used_tokens", stats.pages_held * self._info.page_size)
             board.set("hit_rate", cached / prompt if prompt > 0 else 0.0)
@@ -100,6 +94,18 @@ class Metrics:
             on_event(event)
 
         return counted
+
+    def program(self) -> Callable[[Outcome], None]:
+        """A program begins to run in the server; what is returned is told its outcome, once."""
+        began = self._clock()
+        self._board.add("programs_running", 1)
+
+        def ended(outcome: Outcome) -> None:
+            self._board.add("programs_running", -1)
+            self._board.count("programs", label=outcome)
+            self._board.observe("program_time", self._clock() - began)
+
+        return ended
 
     def refused(self, kind: str) -> None:
         """Count a request that was refused before it became a call; `kind` is one of REFUSALS."""
@@ -121,9 +127,10 @@ class _Board:
         vllm = {"model_name": info.name, "engine": "0"}
         ranks = dict.fromkeys(("tp_rank", "pp_rank", "moe_ep_rank"), "0")
         sglang = {"model_name": info.name, "engine_type": "unified", **ranks}
+        labels = {"branchpoint": {"model_name": info.name}, "vllm": vllm, "sglang": sglang}
         for metric in METRICS:
-            self._add(metric, f"vllm:{metric.vllm}" if metric.vllm else "", vllm)
-            self._add(metric, f"sglang:{metric.sglang}" if metric.sglang else "", sglang)
+            for prefix, name in metric.names.items():
+                self._add(metric, name, labels[prefix])
         self.set("max_tokens", info.num_pages * info.page_size)
         config = {"block_size": str(info.page_size), "num_gpu_blocks": str(info.num_pages)}
         about = Gauge("vllm:cache_config_info", "The KV pool, in labels.", [*vllm, *config], registry=self._registry)
@@ -133,8 +140,6 @@ class _Board:
         return generate_latest(self._registry)
 
     def _add(self, metric: Metric, name: str, labels: dict[str, str]) -> None:
-        if not name:
-            return
         names = [*labels, metric.label] if metric.label else [*labels]
         family: Series
         if metric.kind == "histogram":
@@ -149,6 +154,11 @@ class _Board:
         for series in self._series[key, label]:
             assert isinstance(series, Gauge)
             series.set(value)
+
+    def add(self, key: str, amount: float) -> None:
+        for series in self._series[key, ""]:
+            assert isinstance(series, Gauge)
+            series.inc(amount)
 
     def count(self, key: str, amount: float = 1, label: str = "") -> None:
         for series in self._series[key, label]:
@@ -219,6 +229,8 @@ class _CallMeter:
             return
         board.observe("n", call.sampling.n)
         board.count("constrained", 1 if call.constraint is not None else 0)
+        if call.constraint is not None:
+            board.observe("grammar_wait", usage.grammar_seconds)
         if call.sampling.max_tokens is not None:
             board.observe("limit", call.sampling.max_tokens)
         later = usage.completion_tokens - call.sampling.n
@@ -229,3 +241,24 @@ class _CallMeter:
 def _nothing(stats: EngineStats) -> EngineStats:
     """What came before the first snapshot."""
     return EngineStats(0, 0, 0, stats.pages_free, 0, 0, 0, 0, 0, 0, Usage())
+
+
+def _counts(before: EngineStats, stats: EngineStats) -> dict[str, float]:
+    """What has been added to the counters between two snapshots."""
+    old, new = before.totals, stats.totals
+    prompt, cached = new.prompt_tokens - old.prompt_tokens, new.cached_tokens - old.cached_tokens
+    return {
+        "prompt": prompt,
+        "queries": prompt,
+        "cached": cached,
+        "hits": cached,
+        "generated": new.completion_tokens - old.completion_tokens,
+        "forced": new.forced_tokens - old.forced_tokens,
+        "drafted": new.drafted_tokens - old.drafted_tokens,
+        "accepted": new.accepted_tokens - old.accepted_tokens,
+        "preempted": new.preemptions - old.preemptions,
+        "masked": new.mask_seconds - old.mask_seconds,
+        "grammars": stats.grammars.compiled - before.grammars.compiled,
+        "grammar_hits": stats.grammars.hits - before.grammars.hits,
+        "grammar_refused": stats.grammars.refused - before.grammars.refused,
+    }

@@ -5,7 +5,15 @@ import msgspec
 from branchpoint.radix import LostReuse, TreeDump
 from branchpoint.runtime.messages import Usage
 
-__all__ = ["CacheDump", "EngineStats", "add_usage"]
+__all__ = ["CacheDump", "EngineStats", "GrammarCounts", "add_usage"]
+
+
+class GrammarCounts(msgspec.Struct, frozen=True):
+    """Calls' grammars since the start: `hits` were there when the call came, `compiled` had to be waited for."""
+
+    hits: int = 0
+    compiled: int = 0
+    refused: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -26,6 +34,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     completed_calls: int
     failed_calls: int
     totals: Usage
+    grammars: GrammarCounts = GrammarCounts()
 
 
 class CacheDump(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.client import EngineClient, OnEvent
 from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, Overloaded
 from branchpoint.runtime.messages import Call, Event, Ids, ModelInfo, ScoreCall, Segment, Text
+from branchpoint.runtime.metric_names import Outcome
 from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, named
@@ -201,6 +202,11 @@ class Gateway:
         if self._metrics is not None:
             kind = CapacityError.kind if isinstance(error, CapacityError) else InvalidRequest.kind
             self._metrics.refused(Overloaded.kind if busy else kind)
+
+    def program(self) -> Callable[[Outcome], None]:
+        """Count a program that begins to run in the server; what is returned is told how it ended."""
+        assert self._metrics is not None, "programs run only once there is a model"
+        return self._metrics.program()
 
     async def flush_cache(self) -> None:
         """Forget all cached prefixes that no request uses."""

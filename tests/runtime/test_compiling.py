@@ -10,6 +10,7 @@ from branchpoint.constrained.vocabulary import make_vocabulary
 from branchpoint.runtime.compiling import Compiling
 from branchpoint.runtime.errors import Overloaded
 from branchpoint.runtime.messages import Call
+from branchpoint.runtime.stats import GrammarCounts
 
 
 def test_a_full_compiler_is_an_overload() -> None:
@@ -30,4 +31,7 @@ def test_a_full_compiler_is_an_overload() -> None:
         compiling.wait()
         for _, other in compiling.take_done():
             assert other.result() is not None
+    compiling.start(Call("again", (1,), constraint=Regex("a")))
+    compiling.take_done()
+    assert compiling.counts == GrammarCounts(hits=1, compiled=2, refused=1)
     compiler.close()

@@ -20,7 +20,7 @@ from branchpoint.runtime.messages import (
 from branchpoint.runtime.metric_names import METRICS
 from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.stats import EngineStats, GrammarCounts
 
 INFO = ModelInfo("tiny", "", "llama", 100, 64, 10, 16, (0,))
 
@@ -40,14 +40,14 @@ def values(metrics: Metrics) -> dict[str, float]:
             own = [
                 value
                 for name, value in sample.labels.items()
-                if name in ("reason", "finished_reason", "source", "cache_source", "le")
+                if name in ("reason", "finished_reason", "source", "cache_source", "outcome", "le")
             ]
             found["|".join([sample.name, *own])] = sample.value
     return found
 
 
 def stats(**changes: object) -> EngineStats:
-    fields = dict.fromkeys(EngineStats.__struct_fields__[:-1], 0) | {"pages_free": 10, "totals": Usage()} | changes
+    fields = dict.fromkeys(EngineStats.__struct_fields__[:-2], 0) | {"pages_free": 10, "totals": Usage()} | changes
     return EngineStats(**fields)  # type: ignore[arg-type]
 
 
@@ -55,9 +55,10 @@ def test_every_series_exists_at_zero_before_the_first_request() -> None:
     found = values(Metrics(INFO))
     for metric in METRICS:
         ending = {"gauge": "", "counter": "_total", "histogram": "_count"}[metric.kind]
-        for name in (f"vllm:{metric.vllm}" if metric.vllm else "", f"sglang:{metric.sglang}" if metric.sglang else ""):
+        assert metric.vllm is None or metric.names["branchpoint"] == f"branchpoint:{metric.vllm}"
+        for name in metric.names.values():
             for value in metric.values or ("",):
-                if name and metric.key != "max_tokens":
+                if metric.key != "max_tokens":
                     assert found["|".join(filter(None, [name + ending, value]))] == 0.0, name
     assert found["sglang:max_total_num_tokens"] == 160
     assert found["vllm:cache_config_info"] == 1
@@ -90,13 +91,41 @@ def test_stats_move_gauges_and_add_to_counters() -> None:
     assert values(metrics)["vllm:generation_tokens_total"] == 50
 
 
+def test_grammars_forced_text_and_drafts_are_counted() -> None:
+    metrics = Metrics(INFO)
+    usage = Usage(completion_tokens=20, forced_tokens=5, drafted_tokens=8, accepted_tokens=6, mask_seconds=0.5)
+    metrics.update(stats(pages_cached=4, pages_free=6, totals=usage, grammars=GrammarCounts(hits=3, compiled=2, refused=1)))
+    found = values(metrics)
+    assert found["branchpoint:forced_tokens_total"] == 5 and found["branchpoint:mask_seconds_total"] == 0.5
+    for prefix in ("vllm", "branchpoint"):
+        assert found[f"{prefix}:spec_decode_num_draft_tokens_total"] == 8
+        assert found[f"{prefix}:spec_decode_num_accepted_tokens_total"] == 6
+    assert found["branchpoint:grammars_compiled_total"] == 2 and found["branchpoint:grammars_refused_total"] == 1
+    assert found["branchpoint:grammar_cache_hits_total"] == found["sglang:num_grammar_cache_hit_total"] == 3
+    assert found["branchpoint:kv_cache_kept_perc"] == 0.4
+
+
+def test_programs_are_counted_while_they_run_and_by_how_they_end() -> None:
+    clock = Clock()
+    metrics = Metrics(INFO, clock=clock)
+    first, second = metrics.program(), metrics.program()
+    assert values(metrics)["branchpoint:num_programs_running"] == 2
+    clock.now += 3
+    first("done")
+    second("failed")
+    found = values(metrics)
+    assert found["branchpoint:num_programs_running"] == 0
+    assert found["branchpoint:programs_total|done"] == found["branchpoint:programs_total|failed"] == 1
+    assert found["branchpoint:program_latency_seconds_sum"] == 6
+
+
 def test_a_call_is_timed_from_its_arrival_to_its_end() -> None:
     clock = Clock()
     metrics = Metrics(INFO, clock=clock)
     passed: list[Event] = []
     sampling = SamplingParams(max_tokens=20, n=2)
     on_event = metrics.watch(Call("a", (1,), sampling, Regex("a+")), passed.append)
-    usage = Usage(prompt_tokens=7, completion_tokens=6, queue_seconds=0.25)
+    usage = Usage(prompt_tokens=7, completion_tokens=6, queue_seconds=0.25, grammar_seconds=0.125)
     events: list[tuple[float, Event]] = [
         (0.5, Delta("a", 0, "x", (1,))),
         (0.1, Delta("a", 1, "y", (2,))),
@@ -121,6 +150,7 @@ def test_a_call_is_timed_from_its_arrival_to_its_end() -> None:
     assert found["vllm:request_success_total|length"] == 1
     assert found["vllm:request_params_n_sum"] == 2
     assert found["sglang:num_so_requests_total"] == 1
+    assert found["branchpoint:grammar_compilation_time_seconds_sum"] == 0.125
 
 
 def test_ends_are_counted_by_what_they_were() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -340,3 +341,48 @@ def test_the_cache_is_shown_with_its_text_and_why_it_is_not_shared_more(client: 
     told = CliRunner().invoke(app, ["cache", "--url", url, "--api-key", KEY])
     assert told.exit_code == 0 and "Today is" in told.stdout and "Monday" in told.stdout
     assert httpx.get(f"{url}/cache").status_code == 401
+
+
+def test_metrics_of_a_real_run_have_moved_and_hold_all_that_the_dashboard_plots(http: httpx.Client) -> None:
+    constrained = {"model": "smol", "messages": QUESTION, "max_tokens": 40, "structured_outputs": {"json": SCHEMA}}
+    before = series(http.get("/metrics").text)
+    for _ in range(2):
+        assert http.post("/v1/chat/completions", json=constrained).status_code == 200
+    after = series(http.get("/metrics").text)
+    gained = {name: after[name] - before[name] for name in after if name in before and after[name] != before[name]}
+    for name in MOVED:
+        assert gained[f"branchpoint:{name}"] > 0, name
+    assert gained["branchpoint:request_success_total"] == gained["branchpoint:e2e_request_latency_seconds_count"] == 2
+    assert gained["branchpoint:prompt_tokens_total"] == gained["vllm:prompt_tokens_total"] == gained["sglang:prompt_tokens_total"]
+    dashboard = (Path(__file__).parents[2] / "docs/grafana-dashboard.json").read_text()
+    plotted = set(re.findall(r"(?:branchpoint:|http_|process_)\w+", dashboard))
+    assert len(plotted) > 30 and plotted <= after.keys()
+
+
+MOVED = (
+    "time_to_first_token_seconds_count",
+    "inter_token_latency_seconds_sum",
+    "request_time_per_output_token_seconds_count",
+    "request_queue_time_seconds_count",
+    "request_prefill_time_seconds_sum",
+    "request_decode_time_seconds_sum",
+    "generation_tokens_total",
+    "prefix_cache_hits_total",
+    "prefix_cache_queries_total",
+    "forced_tokens_total",
+    "mask_seconds_total",
+    "grammar_cache_hits_total",
+    "grammar_compilation_time_seconds_count",
+    "iteration_tokens_total_count",
+    "request_params_max_tokens_sum",
+)
+
+
+def series(text: str) -> dict[str, float]:
+    """The values of /metrics by name, summed over their labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.split("{")[0].split(" ")[0], line.rsplit(" ", 1)[1]
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
