@@ -14,7 +14,7 @@ from branchpoint.constrained.engines.llguidance import LlguidanceEngine
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.inhabited import prune_uninhabited
-from branchpoint.constrained.json_options import json_options
+from branchpoint.constrained.json_options import has_open_keys, json_options
 from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.normalise import normalise_schema
 from branchpoint.constrained.patterns import engine_patterns
@@ -44,8 +44,9 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
     dropped: frozenset[str] = frozenset()
     for attempt in range(_MAX_TRIES):
         relaxed = relax_schema(root, dropped, any_order=constraint.order == "any")
-        free = unordered_schema(prune_uninhabited(simplify_schema(relaxed.schema)))
-        options = json_options(free.schema, constraint.whitespace)
+        pruned = prune_uninhabited(simplify_schema(relaxed.schema))
+        free = unordered_schema(pruned)
+        options = json_options(free.schema, constraint.whitespace, open_keys=has_open_keys(pruned))
         narrowed = (*options.narrowed, *(free.narrowed if constraint.order == "any" else ()))
         try:
             grammar = engine.json_schema(options.text, options.engine, prefix, narrowed)

@@ -8,9 +8,12 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Choice", "Constraint", "Ebnf", "JsonSchema", "Regex", "StructuralTag"]
+__all__ = ["Choice", "Constraint", "Ebnf", "JsonSchema", "KeyOrder", "Regex", "StructuralTag", "Whitespace"]
 
 EngineName = Literal["llguidance", "outlines"]
+KeyOrder = Literal["declared", "any"]
+Whitespace = Literal["compact", "flexible"]
+"""Between the tokens of JSON: none; or one space, or a newline with up to 32 spaces of indentation."""
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
@@ -21,9 +24,9 @@ class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
     """
 
     schema: str
-    whitespace: Literal["compact", "flexible"] = "compact"
+    whitespace: Whitespace = "compact"
     engine: EngineName | None = None
-    order: Literal["declared", "any"] = "declared"
+    order: KeyOrder = "declared"
 
 
 class Regex(msgspec.Struct, frozen=True, tag="regex"):
@@ -53,7 +56,7 @@ class StructuralTag(msgspec.Struct, frozen=True, tag="structural_tag"):
     """
 
     format: str
-    whitespace: Literal["compact", "flexible"] = "compact"
+    whitespace: Whitespace = "compact"
 
 
 Constraint = JsonSchema | Regex | Choice | Ebnf | StructuralTag

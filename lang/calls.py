@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Unpack, overload
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, KeyOrder, Regex, Whitespace
 from branchpoint.lang.choices import ChoicesMethod, ScoredOption, method_of
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.expr import ExprLike, Gen, Join, RoleBegin, RoleEnd, Select, role
@@ -247,9 +247,15 @@ def ebnf(grammar: str) -> Ebnf:
     return Ebnf(_text("ebnf", grammar))
 
 
-def json_schema(schema: str | Mapping[str, object]) -> JsonSchema:
-    """A JSON schema for `gen(name, json_schema(...))`; the value is the parsed JSON."""
-    return JsonSchema(_schema(schema))
+def json_schema(
+    schema: str | Mapping[str, object], *, order: KeyOrder = "declared", whitespace: Whitespace = "compact"
+) -> JsonSchema:
+    """A JSON schema for `gen(name, json_schema(...))`; the value is the parsed JSON.
+
+    Keys come in the order in which the schema declares them, or with `order="any"` as the model likes. `whitespace="flexible"`
+    lets spaces and indented lines in.
+    """
+    return JsonSchema(_schema(schema), whitespace, order=order)
 
 
 def substring(text: str) -> Ebnf:

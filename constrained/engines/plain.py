@@ -18,8 +18,6 @@ from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["PlainCutter"]
 
-_BEFORE = (b'"', b' "', b'\n"')
-
 
 class PlainCutter:
     """For one grammar; shared by its cursors."""
@@ -31,6 +29,7 @@ class PlainCutter:
         self._judge = judge
         self._reader = reader
         self._any_value = not judge.is_about_values
+        self._openings = tuple(head for head in shapes.heads if head.strip() == b'"')  # of keys, with the whitespace before them
 
     def applies(self, state: State) -> bool:
         """Whether only brackets and keys count from `state`, up to the next value."""
@@ -85,7 +84,7 @@ class PlainCutter:
         if left is None:
             return found
         for end in range(_shared(written + rest, left) - len(written) + 1, min(len(rest), self._vocabulary.longest) + 1):
-            for before in (b"",) if inside else _BEFORE:
+            for before in (b"",) if inside else self._openings:
                 found += by_bytes.get(before + rest[:end], ())
         return found
 

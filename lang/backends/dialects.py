@@ -61,6 +61,15 @@ def _structured(constraint: Constraint) -> Body:
             return {"structured_outputs": {"structural_tag": tag}}
 
 
+def _own(constraint: Constraint) -> Body:
+    """As vLLM's clients send it, and what this server knows more of."""
+    if not isinstance(constraint, JsonSchema):
+        return _structured(constraint)
+    compact = constraint.whitespace == "compact"
+    told = {"json": json.loads(constraint.schema), "disable_any_whitespace": compact, "order": constraint.order}
+    return {"structured_outputs": told}
+
+
 def _flat(constraint: Constraint) -> Body:
     match constraint:
         case JsonSchema(schema=schema):
@@ -81,7 +90,7 @@ def dialect_of(name: str) -> Dialect:
         Dialect("openai", _COMMON),
         Dialect("vllm", _MORE, _structured, prefill=True),
         Dialect("sglang", _MORE, _flat, prefill=True, scores_with=1),
-        Dialect("branchpoint", _MORE, _structured),
+        Dialect("branchpoint", _MORE, _own),
     )
     for dialect in known:
         if dialect.name == name:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from branchpoint.constrained.errors import GrammarError
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, KeyOrder, Regex, StructuralTag
 from branchpoint.constrained.tag_format import read_tag
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import ConstraintFields
@@ -39,6 +39,7 @@ class _SchemaFormat(msgspec.Struct, frozen=True):
     name: str | None = None
     strict: bool | None = None
     description: str | None = None
+    order: KeyOrder | None = None
 
 
 class _ResponseFormat(msgspec.Struct, frozen=True):
@@ -54,6 +55,7 @@ class _StructuredOutputs(msgspec.Struct, frozen=True):
     json_object: bool | None = None
     structural_tag: Json | str | None = None
     disable_any_whitespace: bool | None = None
+    order: KeyOrder | None = None
 
 
 _STRUCTURED_RULES = Rules(
@@ -80,13 +82,13 @@ def only_one(found: Iterable[Asked]) -> Asked:
     return asked[0] if asked else FREE
 
 
-def schema_of(value: Json | str | bool, field: str, *, whitespace: bool = False) -> Asked:
+def schema_of(value: Json | str | bool, field: str, *, whitespace: bool = False, order: KeyOrder | None = None) -> Asked:
     """A JSON schema, as text or as the object itself. Raises InvalidRequest where it nests too deeply."""
     try:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     except RecursionError as error:
         raise bad_request(f"The JSON schema in {field} is nested too deeply.", field) from error
-    return Asked(JsonSchema(text, whitespace="flexible" if whitespace else "compact"), field)
+    return Asked(JsonSchema(text, whitespace="flexible" if whitespace else "compact", order=order or "declared"), field)
 
 
 def tag_of(value: Json | str, field: str, *, whitespace: bool = False) -> Asked:
@@ -113,7 +115,8 @@ def _response_format(value: Json, field: str) -> Asked:
         where = field + ".json_schema"
         if form.json_schema is None:
             raise bad_request(f"{where} is missing; {field} of type json_schema needs it.", where)
-        return schema_of(as_request(form.json_schema, _SchemaFormat, Rules(), where + ".").schema, field)
+        asked = as_request(form.json_schema, _SchemaFormat, Rules(), where + ".")
+        return schema_of(asked.schema, field, order=asked.order)
     raise bad_request(
         f"{field}.type must be text, json_object, json_schema or structural_tag, got {form.type[:40]!r}.", field + ".type"
     )
@@ -122,9 +125,11 @@ def _response_format(value: Json, field: str) -> Asked:
 def _structured_outputs(value: Json, field: str) -> Asked:
     form = as_request(value, _StructuredOutputs, _STRUCTURED_RULES, field + ".")
     whitespace = form.disable_any_whitespace is False
+    if form.order is not None and form.json is None:
+        raise bad_request(f"{field}.order is about the keys of a JSON schema; it needs {field}.json.", field + ".order")
     found = list[Asked]()
     if form.json is not None:
-        found.append(schema_of(form.json, field + ".json", whitespace=whitespace))
+        found.append(schema_of(form.json, field + ".json", whitespace=whitespace, order=form.order))
     if form.json_object:
         found.append(schema_of({"type": "object"}, field + ".json_object", whitespace=whitespace))
     if form.regex is not None:

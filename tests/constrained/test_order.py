@@ -41,6 +41,16 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ['{"é":1,"a\\"\\n(":2,"$free":3}'],
         ['{"e":1}', '{"é":1,"é":2}'],
     ),
+    "strings of any character where names are known, and names in one spelling": (
+        {
+            "type": "object",
+            "properties": {"a": INTEGER, "t": {"type": "string"}},
+            "required": ["t"],
+            "additionalProperties": False,
+        },
+        ['{"t":"\\u0007","a":1}'],
+        ['{"\\u0074":"x"}', '{"t":"x","\\u0061":1}', '{"t":"x","\\u0074":"y"}', '{"t":"\\a"}'],
+    ),
     "beside what only the judge knows": (
         {"type": "object", "properties": {"u": {"type": "array", "uniqueItems": True}, "b": INTEGER}, "required": ["u"]},
         ['{"b":1,"u":[1,2]}'],

@@ -153,11 +153,18 @@ def test_a_schema_takes_what_it_says(compiler: GrammarCompiler, vocabulary: Voca
     check(compiler, vocabulary, *CASES[name])
 
 
-def test_whitespace_is_compact_or_one_at_most(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
+def test_whitespace_is_compact_or_one_space_or_one_indented_line(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
     schema = {"type": "object", "properties": {"a": INTEGER}, "required": ["a"], "additionalProperties": False}
-    spaced = ['{"a": 1}', '{\n"a" :1 }']
+    spaced = ['{"a": 1}', '{\n"a" :1 }', '{\n    "a": 1\n}']
     check(compiler, vocabulary, schema, ['{"a":1}'], [*spaced, ' {"a":1}', '{"a":1} '])
-    check(compiler, vocabulary, schema, ['{"a":1}', *spaced], ['{  "a":1}', ' {"a":1}', '{"a":1} '], whitespace="flexible")
+    check(
+        compiler,
+        vocabulary,
+        schema,
+        ['{"a":1}', *spaced],
+        ['{  "a":1}', '{\n\n"a":1}', f'{{\n{" " * 33}"a":1}}', ' {"a":1}', '{"a":1} '],
+        whitespace="flexible",
+    )
 
 
 ONE_OF: list[tuple[list[object], list[str], list[str]]] = [

@@ -162,6 +162,8 @@ async def test_prompt_ids_out_of_the_vocabulary(site: Site, prompt: object) -> N
         {"response_format": {}},
         {"guided_choice": []},
         {"structured_outputs": {"surprise": 1}},
+        {"structured_outputs": {"regex": "a", "order": "any"}},
+        {"structured_outputs": {"json": {}, "order": "some"}},
     ],
 )
 async def test_constraints_that_cant_be_meant(site: Site, fields: dict[str, object]) -> None:

@@ -132,6 +132,14 @@ DIALECTS: list[tuple[dict[str, object], Constraint | None]] = [
     ({"structured_outputs": {"json": {"type": "object"}}}, OBJECT),
     ({"structured_outputs": {"json": '{"type":"object"}'}}, OBJECT),
     ({"structured_outputs": {"json_object": True}}, OBJECT),
+    (
+        {"structured_outputs": {"json": '{"type":"object"}', "order": "any", "disable_any_whitespace": False}},
+        JsonSchema('{"type":"object"}', "flexible", order="any"),
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}, "order": "any"}}},
+        JsonSchema('{"type":"object"}', order="any"),
+    ),
     ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
     ({"structured_outputs": {"choice": ["a", "b"]}}, Choice(("a", "b"))),
     ({"structured_outputs": {"grammar": "start: /a/"}}, Ebnf("start: /a/")),
