@@ -6,7 +6,6 @@ look on the wire. Nothing is sent before the first event: what can be refused is
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -23,6 +22,8 @@ from branchpoint.runtime.serving.framing import Framing
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.inflight import ticket_of
 from branchpoint.runtime.serving.keys import caller_of
+from branchpoint.runtime.serving.logs import fields
+from branchpoint.runtime.serving.record import RequestRecord, log_refusal, record_of
 
 __all__ = ["Answer", "EventBatch", "View"]
 
@@ -81,50 +82,46 @@ class Answer(Response):
             if serving.done():
                 await serving
             else:
-                logger.info("%s: the client is gone, aborted", self._id)
+                logger.info("%s: the client is gone, aborted", self._id, extra=fields({"request_id": self._id}))
         finally:
             serving.cancel()
             gone.cancel()
             await asyncio.gather(serving, gone, return_exceptions=True)
 
     async def _serve(self, scope: Scope, send: Send) -> None:
-        began = time.monotonic()
         ticket = ticket_of(scope)
         try:
             if ticket is not None:
                 ticket.check()
             deadlines = deadlines_of(scope, self._gateway.settings)
+            record = record_of(scope, self._id, self._calls, stream=self._view.stream)
+            if self._gateway.settings.log_prompts:
+                record.texts = {"prompts": self._gateway.texts(self._calls)}
             exchange = self._gateway.open(self._id, self._calls, self._params, caller_of(scope))
         except BranchpointError as error:
             self._gateway.refused(error)
+            log_refusal(scope, error, self._id)
             raise
         finally:
             if ticket is not None:
                 self._gateway.requests.leave(ticket)
         with exchange, deadlines.hold(exchange):
             try:
-                await self._answer(send, exchange)
+                await self._answer(send, exchange, record)
             except _Stalled:  # the connection is closed for want of an end
-                logger.warning("%s: the client reads nothing, cut off", self._id)
+                logger.warning("%s: the client reads nothing, cut off", self._id, extra=fields({"request_id": self._id}))
             finally:
-                self._log(exchange, time.monotonic() - began)
+                self._tell(record, exchange)
 
-    def _log(self, exchange: Exchange, seconds: float) -> None:
-        """One line for each request that the engine got, without its text."""
-        usages = exchange.usages
-        told = {
-            "calls": f"{len(usages)}/{len(self._calls)}",
-            "prompt": sum(usage.prompt_tokens for usage in usages),
-            "cached": sum(usage.cached_tokens for usage in usages),
-            "completion": sum(usage.completion_tokens for usage in usages),
-            "finish": ",".join(sorted(set(exchange.reasons))) or "none",
-            "queue": f"{max((usage.queue_seconds for usage in usages), default=0):.3f}s",
-            "total": f"{seconds:.3f}s",
-        }
-        logger.info("%s: %s", self._id, " ".join(f"{name}={value}" for name, value in told.items()))
+    def _tell(self, record: RequestRecord, exchange: Exchange) -> None:
+        """One line for each request that the engine got, and one span."""
+        record.end()
+        logger.info("%s: %s", self._id, record.line(exchange), extra=fields(record.fields(exchange) | record.texts))
+        self._gateway.traces.tell(record, exchange)
 
-    async def _answer(self, send: Send, exchange: Exchange) -> None:
+    async def _answer(self, send: Send, exchange: Exchange, record: RequestRecord) -> None:
         batch = await exchange.batch()
+        record.mark_first()
         if self._view.stream:
             await self._stream(send, exchange, batch)
             return
@@ -147,7 +144,7 @@ class Answer(Response):
         except _Stalled:
             raise
         except Exception as error:  # request boundary: the status is sent, so the stream itself must tell
-            logger.exception("%s: failed while streaming", self._id)
+            logger.exception("%s: failed while streaming", self._id, extra=fields({"request_id": self._id}))
             failure = RuntimeFailure(f"The server failed on this request: {type(error).__name__}.")
             await self._write(send, [framing.failure(failure, self._calls[0].id)])
         await self._put(send, framing.end, more=False)

@@ -39,6 +39,7 @@ from branchpoint.runtime.serving.messages_route import (
 )
 from branchpoint.runtime.serving.native import RenderRequest, ScoreRequest, answer_score, render
 from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.record import log_refusal
 from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
 from branchpoint.runtime.serving.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from branchpoint.runtime.serving.wire import Json, Rules, decode_object, read_body
@@ -130,6 +131,7 @@ def _endpoint(gateway: Gateway, options: ServerOptions, route: Endpoint) -> Call
             response = await _parsed(gateway, route, body, request, ticket)
         except BranchpointError as error:
             gateway.refused(error)
+            log_refusal(request.scope, error)
             raise
         if unknown:
             response.headers[IGNORED_HEADER] = ", ".join(unknown)

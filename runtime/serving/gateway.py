@@ -32,6 +32,7 @@ from branchpoint.runtime.serving.limits import check_amount, check_calls, check_
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
 from branchpoint.runtime.serving.response_store import ResponseStore
+from branchpoint.runtime.serving.traces import Traces
 from branchpoint.runtime.stats import CacheDump, EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
@@ -72,15 +73,16 @@ class Loaded:
 
 
 class Gateway:
-    """Admits requests to the engine, and knows which are open. Belongs to one event loop."""
+    """Admits requests to the engine, and knows which are open. Belongs to one event loop; `traces` are told of each."""
 
-    def __init__(self, options: ServerOptions | None = None) -> None:
+    def __init__(self, options: ServerOptions | None = None, traces: Traces | None = None) -> None:
         self.state = State.LOADING
         self.settings = options = options or ServerOptions()
         self.requests = InFlight(options.max_queued_tokens)
         self.http = HttpMetrics()
         self.responses = ResponseStore(options.max_stored_responses)
         self.pulse = Pulse(options.stuck_seconds)
+        self.traces = traces or Traces()
         self._loaded: Loaded | None = None
         self._metrics: Metrics | None = None
         self._numbers = itertools.count(1)
@@ -216,6 +218,10 @@ class Gateway:
         """What the radix tree holds."""
         return await asyncio.wrap_future(self.loaded.engine.dump_cache())
 
+    def texts(self, calls: Sequence[Call | ScoreCall]) -> list[str]:
+        """The calls' prompts as text."""
+        return [self.loaded.tokenizer.decode(call.prompt, skip_special=False) for call in calls]
+
     def check_size(self, segments: Sequence[Segment], param: str) -> None:
         """Refuse foreign ids, and what is too long whatever its tokens, before the time for tokenising is spent."""
         loaded = self.loaded
@@ -257,7 +263,8 @@ class Gateway:
         return max(1, self.loaded.longest - tokens)
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Give back the threads; what is still to be told of requests goes out."""
+        self.traces.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, call: Call | ScoreCall, on_event: OnEvent) -> None:

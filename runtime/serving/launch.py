@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import multiprocessing
 import threading
 from collections.abc import Sequence
@@ -14,8 +13,10 @@ from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.process import EngineProcess, tokenizer_of
 from branchpoint.runtime.serving.app import Endpoint
 from branchpoint.runtime.serving.gateway import Loaded
+from branchpoint.runtime.serving.logs import set_up_logs
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.server import Loading, Server, bind
+from branchpoint.runtime.serving.traces import Traces
 
 __all__ = ["launch"]
 
@@ -30,8 +31,8 @@ def launch(config: EngineConfig, options: ServerOptions, more: Sequence[Endpoint
             param="num_pages",
         )
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("branchpoint").setLevel(logging.INFO)
+    set_up_logs(options.log_format)
+    traces = Traces.to(options.otlp_endpoint, options.model_names[0] if options.model_names else "branchpoint")
     listener = bind(options.host, options.port)
 
     loaded_or_not = threading.Event()
@@ -55,6 +56,6 @@ def launch(config: EngineConfig, options: ServerOptions, more: Sequence[Endpoint
         threading.Thread(target=end_loading, name="give-up", daemon=True).start()
 
     async def run() -> int:
-        return await Server(options, Loading(load, give_up), console.print, more).run(listener)
+        return await Server(options, Loading(load, give_up), console.print, more).run(listener, traces)
 
     return asyncio.run(run())

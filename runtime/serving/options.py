@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import MAX_CHOICES, MAX_LOGPROBS
+from branchpoint.runtime.serving.logs import LogFormat
 
 __all__ = ["ServerOptions"]
 
@@ -52,6 +53,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_seconds: Annotated[float | None, Meta(description="Silence after which a stream sends a comment.")] = None
     stuck_seconds: Annotated[float, Meta(description="Silence of the engine after which /health answers 503.")] = 120.0
     shutdown_timeout: Annotated[float, Meta(description="Seconds that running requests get after SIGTERM.")] = 30.0
+    log_format: Annotated[LogFormat, Meta(description="Log lines as text, or as one JSON object each.")] = "text"
+    log_prompts: Annotated[bool, Meta(description="Log prompts too, with --log-format json; they may be private.")] = False
+    otlp_endpoint: Annotated[str | None, Meta(description="OTLP/HTTP collector of traces, as http://HOST:4318/v1/traces.")] = None
     ssl_certfile: Annotated[str | None, Meta(description="Certificate (PEM, with its chain): serve HTTPS.")] = None
     ssl_keyfile: Annotated[str | None, Meta(description="Private key of the certificate (PEM).")] = None
     ssl_ca_certs: Annotated[str | None, Meta(description="Ask clients for a certificate that one of these signed.")] = None
@@ -78,5 +82,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("An API key must not be empty.", param="api_keys")
         if not all(self.model_names):
             raise InvalidRequest("A served name must not be empty.", param="model_names")
+        if self.log_prompts and self.log_format != "json":
+            raise InvalidRequest("log_prompts needs log_format json, whose lines have fields.", param="log_prompts")
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_ca_certs is not None):
             raise InvalidRequest("ssl_keyfile and ssl_ca_certs need ssl_certfile.", param="ssl_certfile")

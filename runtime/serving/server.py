@@ -21,6 +21,7 @@ from branchpoint.runtime.errors import EngineDead, InvalidRequest
 from branchpoint.runtime.serving.app import Endpoint, build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded, State, shutting_down
 from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.traces import Traces
 
 __all__ = ["Loading", "PortTaken", "Server", "bind"]
 
@@ -83,9 +84,9 @@ class Server:
         self._now = asyncio.Event()
         self._died = asyncio.Event()
 
-    async def run(self, listener: socket.socket) -> int:
+    async def run(self, listener: socket.socket, traces: Traces | None = None) -> int:
         """Serve until a signal (0), or until the engine dies (1). Raises BranchpointError where the model can't be loaded."""
-        gateway = Gateway(self._options)
+        gateway = Gateway(self._options, traces)
         config = uvicorn.Config(
             build_app(gateway, self._options, self._more),
             log_config=None,
