@@ -4,6 +4,9 @@ A step's attention is planned once from its `SlotTable` (`plan_attention` gives 
 `write_kv` and `paged_attention`; prefixes that slots share are found by `find_shared_prefixes` and merged by `merge_parts`.
 `rms_norm`, `add_rms_norm`, `rope` and `silu_mul` are the small operations of a layer; `gumbel_noise`, `keep_best` and
 `first_argmax` draw tokens.
+
+On a GPU `laying.plan_tiles` plans and `paged.paged_attention` attends, with the same arguments; they are imported by name, since
+they load triton. What is shared is found in the same way, and chosen by `sharing.SharingRule`.
 """
 
 from branchpoint.kernels.attention import attend, paged_attention, write_kv

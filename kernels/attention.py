@@ -22,18 +22,21 @@ def write_kv(kv: Tensor, cache: Tensor, places: Tensor) -> None:
     cache.index_copy_(0, places, kv)
 
 
-def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, scratch: Scratch) -> Tensor:
+def paged_attention(
+    q: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, scratch: Scratch, scales: Tensor | None = None
+) -> Tensor:
     """softmax(scale * q k^T) v for each slot of the plan, causal within it; returns [T, Hq, D] like q.
 
     q [T, Hq, D] in the plan's order of rows; cache [S, 2 Hkv, D] of the same dtype, Hq a multiple of Hkv, the new keys and values
-    already written. `scratch` holds what must be gathered.
+    already written. A float8_e4m3fn cache comes with `scales` float32 [2 Hkv], one for each head of keys, then of values: what is
+    in the cache times its scale is meant. `scale` is positive. `scratch` holds what must be gathered.
     """
     if len(plan.parts) == 1:
-        return _attend_part(q, cache, plan.parts[0], scale, scratch)[0]
+        return _attend_part(q, cache, plan.parts[0], scale, scratch, scales)[0]
     out = torch.empty_like(q)
     sums = q.new_empty(q.shape[:2], dtype=torch.float32) if plan.needs_merge else None
     for part in plan.parts:
-        part_out, part_sums = _attend_part(q, cache, part, scale, scratch)
+        part_out, part_sums = _attend_part(q, cache, part, scale, scratch, scales)
         if part.merge and sums is not None:
             merge_parts(out, sums, part.target, part_out, part_sums)
             continue
@@ -43,12 +46,16 @@ def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, scale: float,
     return out
 
 
-def _attend_part(q: Tensor, cache: Tensor, part: Part, scale: float, scratch: Scratch) -> tuple[Tensor, Tensor]:
+def _attend_part(
+    q: Tensor, cache: Tensor, part: Part, scale: float, scratch: Scratch, scales: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Outputs [N, Hq, D] and log-sum-exps [N, Hq] for the part's target rows."""
     heads, dim = q.shape[1:]
     size = part.size
     queries = q[part.rows] if isinstance(part.rows, slice) else q.index_select(0, part.rows)
     held = cache[part.keys] if isinstance(part.keys, slice) else scratch.gather(cache, part.keys)
+    if scales is not None:
+        held = (held.float() * scales[:, None]).to(q.dtype)
     keys, values = held.view(size, -1, cache.shape[1], dim).chunk(2, 2)
     out, sums = attend(queries.view(size, -1, heads, dim), keys, values, scale, mask=part.mask, causal=part.causal)
     out, sums = out.reshape(-1, heads, dim), sums.reshape(-1, heads)

@@ -3,7 +3,7 @@
 Called once a step when attention is planned; the answer says which slots read which pages together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -22,13 +22,22 @@ class SharedPrefix:
     last: int
 
 
+def _saves_enough(members: Sequence[int], tokens: int) -> bool:
+    return tokens * (len(members) - 1) >= WORTH_SHARING
+
+
 def find_shared_prefixes(
-    pages: Sequence[Sequence[int]], full: Sequence[int], page_size: int
+    pages: Sequence[Sequence[int]],
+    full: Sequence[int],
+    page_size: int,
+    pays: Callable[[Sequence[int], int], bool] = _saves_enough,
 ) -> tuple[list[SharedPrefix], list[int]]:
     """The shared runs of leading pages worth reading once, and for each slot the page where its own part begins.
 
     `pages[i]` are slot i's pages, of which the first `full[i]` may be shared. One slot may be in several runs, one after
-    another: siblings of a fork share the fork's pages, and with their cousins the pages before it.
+    another, the first of them first: siblings of a fork share the fork's pages, and with their cousins the pages before it.
+    `pays(members, tokens)` says whether it is worth while to read so many tokens once for these slots; by default, on a CPU,
+    where enough reads are saved.
     """
     tables = [list(table[:count]) for table, count in zip(pages, full, strict=True)]
     begins = [0] * len(tables)
@@ -38,7 +47,7 @@ def find_shared_prefixes(
     while waiting:
         members, begin = waiting.pop()
         common = _common(tables[members[0]], tables[members[-1]])  # sorted: what the ends share, all share
-        if (common - begin) * page_size * (len(members) - 1) >= WORTH_SHARING:
+        if common > begin and pays(members, (common - begin) * page_size):
             found.append(SharedPrefix(tuple(sorted(members)), begin, common))
             for member in members:
                 begins[member] = common

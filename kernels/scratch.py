@@ -1,4 +1,4 @@
-"""Memory that one attention call gathers into and the next one overwrites: fresh memory for each layer costs more than the copy.
+"""Memory that one attention call works in and the next one overwrites: fresh memory for each layer costs more than the copy.
 
 Owned by whoever owns the cache, handed to `paged_attention`.
 """
@@ -12,10 +12,11 @@ __all__ = ["Scratch"]
 
 
 class Scratch:
-    """One buffer that grows to the largest that was asked for. What `gather` returned is overwritten by the next one."""
+    """Buffers that grow to the largest that was asked for. What a method returned is overwritten by its next call."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._held = torch.empty(0, dtype=dtype, device=device)
+        self._floats = [torch.empty(0, dtype=torch.float32, device=device)]
 
     def gather(self, source: Tensor, index: Tensor) -> Tensor:
         """Entries `index` int64 [N] of the first dimension of source [S, ...], as a tensor [N, ...]."""
@@ -26,3 +27,14 @@ class Scratch:
         out = self._held[:size].view(shape)
         torch.index_select(source, 0, index, out=out)
         return out
+
+    def floats(self, size: int) -> Tensor:
+        """An uninitialised float32 tensor [size], always from the same address until a larger one is asked for.
+
+        Outgrown buffers, which together are no larger than the last one, stay: a captured graph may still write to them.
+        """
+        held = self._floats[-1]
+        if size > held.numel():
+            held = held.new_empty(1 << (size - 1).bit_length())
+            self._floats.append(held)
+        return held[:size]
