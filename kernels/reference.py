@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["add_rms_norm", "rms_norm", "rope", "rope_rotate", "rope_tables", "silu_mul"]
+__all__ = ["add_rms_norm", "rms_norm", "rope", "rope_rotate", "rope_tables", "rope_write", "silu_mul", "top_logits"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -64,8 +64,33 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     return rope_rotate(q, cos, sin), rope_rotate(k, cos, sin)
 
 
+def rope_write(qkv: Tensor, cos: Tensor, sin: Tensor, norm: Tensor | None, eps: float, cache: Tensor, places: Tensor) -> Tensor:
+    """Take the projection qkv [T, Hq + 2 Hkv, D] to where attention wants it: returns q [T, Hq, D], writes keys and values.
+
+    The heads of q and k are normed by the rows of `norm` [1, Hq + Hkv, D] (None: not at all), then rotated by cos, sin [T, 1, D]
+    of `rope_tables`; keys and values go to the cache [S, 2 Hkv, D] at `places` int64 [T], all different, in the cache's dtype.
+    """
+    kv_heads = cache.shape[1] // 2
+    qk, v = qkv.split_with_sizes((qkv.shape[1] - kv_heads, kv_heads), 1)
+    if norm is not None:
+        qk = rms_norm(qk, norm, eps)
+    q, k = rope_rotate(qk, cos, sin).split_with_sizes((qk.shape[1] - kv_heads, kv_heads), 1)
+    cache.index_copy_(0, places, torch.cat((k, v), 1).to(cache.dtype))
+    return q
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, where gate_up [T, 2F] holds gate in its first F columns and up in the rest; returns [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     activated: Tensor = torch.nn.functional.silu(gate)
     return activated.mul_(up)
+
+
+def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What log-probabilities are made of: log-sum-exps [R] of logits float32 [R, V], and the `count` best with their tokens.
+
+    Returns (log-sum-exps float32 [R], logits float32 [R, count], tokens int64 [R, count]), the best first, equal ones by the
+    lower token. The log-sum-exp of a row that holds NaN or infinity isn't finite, and its best are meaningless.
+    """
+    values, tokens = logits.sort(dim=-1, descending=True, stable=True)
+    return logits.logsumexp(-1), values[:, :count], tokens[:, :count]
