@@ -32,10 +32,11 @@ from branchpoint.constrained.errors import (
 )
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
-from branchpoint.constrained.json_grammar import compile_json_schema
+from branchpoint.constrained.json_grammar import PreparedSchema, compile_json_schema, compile_prepared, prepare_json_schema
+from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
-from branchpoint.constrained.sandbox import Sandbox, is_risky
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.sandbox import RiskyConstraint, Sandbox, is_risky
+from branchpoint.constrained.spec import Choice, Constraint, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.tags import compile_structural_tag
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -184,15 +185,15 @@ class GrammarCompiler:
         if self._sandbox is not None:
             self._sandbox.close()
 
+    def try_out(self, constraint: RiskyConstraint, prefix: str) -> PreparedSchema | None:
+        """Compile in this thread, for `trial.py`: what another process may go on from, None where that is nothing."""
+        if isinstance(constraint, JsonSchema) and constraint.engine != "outlines":
+            return prepare_json_schema(constraint, prefix, self._llguidance(), self._documents)[0]
+        self._with_text(constraint, prefix, None)
+        return None
+
     def _build(self, key: _Key) -> CompiledGrammar:
-        try:
-            return self._compile(*key)
-        except GrammarError:
-            raise
-        except RecursionError as error:
-            raise LimitExceeded("The constraint nests too deep to be compiled.") from error
-        except Exception as error:  # the boundary of a request: whatever an engine raises becomes its caller's error
-            raise GrammarError(f"The constraint could not be compiled: {type(error).__name__}: {shorten(error)}") from error
+        return only_grammar_errors(functools.partial(self._compile, *key))
 
     def _compile(self, constraint: Constraint | None, prefix: bytes) -> CompiledGrammar:
         if len(prefix) > self._limits.prefix_bytes:
@@ -201,15 +202,16 @@ class GrammarCompiler:
             return compile_prefix(self._vocabulary, prefix)
         if isinstance(constraint, Choice):
             return self._choice(constraint, prefix)
+        text = _decoded(prefix)
+        prepared = None
         if self._sandbox is not None and is_risky(constraint):
-            self._sandbox.check(constraint, prefix)
-        try:
-            text = prefix.decode()
-        except UnicodeDecodeError:
-            return PrefixedGrammar(self._vocabulary, prefix, self._with_text(constraint, ""))
-        return self._with_text(constraint, text)
+            prepared = self._sandbox.check(constraint, text or "")
+        grammar = self._with_text(constraint, text or "", prepared)
+        return PrefixedGrammar(self._vocabulary, prefix, grammar) if text is None else grammar
 
-    def _with_text(self, constraint: JsonSchema | Regex | Ebnf | StructuralTag, prefix: str) -> CompiledGrammar:
+    def _with_text(self, constraint: RiskyConstraint, prefix: str, prepared: PreparedSchema | None) -> CompiledGrammar:
+        if prepared is not None:
+            return compile_prepared(prepared, prefix, self._llguidance())
         if isinstance(constraint, JsonSchema):
             return self._json_schema(constraint, prefix)
         if isinstance(constraint, Regex):
@@ -250,6 +252,13 @@ class GrammarCompiler:
             return self._llguidance().regex(pattern)
         except GrammarError as error:
             raise error if type(error) is not GrammarError else InvalidRegex(f"Expected a pattern: {error}") from error
+
+
+def _decoded(prefix: bytes) -> str | None:
+    try:
+        return prefix.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _hand_on(mine: "Future[CompiledGrammar]", shared: "Future[CompiledGrammar]") -> None:

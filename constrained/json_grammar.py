@@ -1,16 +1,18 @@
 """A JSON-schema constraint from text to compiled grammar: normalise, relax, prune, compile; leave to the judge what is left.
 
-Called by the compiler. What the engine refuses of the relaxed schema is left out too, and it is tried again.
+Called by the compiler. What the engine refuses of the relaxed schema is left out too, and it is tried again. What leads up
+to the grammar may be done in another process (`sandbox.py`).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.engines.judged import JudgedGrammar
-from branchpoint.constrained.engines.llguidance import LlguidanceEngine
+from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.inhabited import prune_uninhabited
@@ -21,12 +23,12 @@ from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.refusals import explain_refusal
 from branchpoint.constrained.relax import relax_schema
 from branchpoint.constrained.rewriting import Rewriter
-from branchpoint.constrained.schema import Schema, parse_schema
+from branchpoint.constrained.schema import Schema, SchemaMap, parse_schema
 from branchpoint.constrained.simplify import simplify_schema
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.unordered import unordered_schema
 
-__all__ = ["compile_json_schema"]
+__all__ = ["PreparedSchema", "compile_json_schema", "compile_prepared", "prepare_json_schema"]
 
 _MAX_TRIES = 6
 _DROPS = (
@@ -37,13 +39,42 @@ _DROPS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedSchema:
+    """All that leads up to a grammar, in a form that processes can hand to one another: `text` and `options` for the engine.
+
+    `root` is the normalised schema; `loose` and `free` hold dicts of it, see `Judge`, which there go by their ids.
+    """
+
+    text: str
+    options: Mapping[str, object]
+    narrowed: tuple[str, ...]
+    root: Schema
+    loose: tuple[tuple[SchemaMap, frozenset[str]], ...]
+    free: tuple[tuple[SchemaMap, frozenset[str] | None], ...]
+
+
 def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceEngine, documents: Documents) -> CompiledGrammar:
     """The grammar of one JSON value after the text `prefix`. Raises GrammarErrors."""
+    prepared, grammar = prepare_json_schema(constraint, prefix, engine, documents)
+    return _judged(prepared, prefix, engine, grammar)
+
+
+def compile_prepared(prepared: PreparedSchema, prefix: str, engine: LlguidanceEngine) -> CompiledGrammar:
+    """The grammar of a schema that was prepared elsewhere, for the same vocabulary and prefix."""
+    return _judged(prepared, prefix, engine, engine.json_schema(prepared.text, prepared.options, prefix, prepared.narrowed))
+
+
+def prepare_json_schema(
+    constraint: JsonSchema, prefix: str, engine: LlguidanceEngine, documents: Documents
+) -> tuple[PreparedSchema, LlguidanceGrammar]:
+    """The schema as the engine takes it, with the engine's grammar, which takes too much where something is loose or free."""
     parsed = parse_schema(constraint.schema)
     root = normalise_schema(parsed, documents)
+    rewriter = Rewriter(Definitions(root.get("$defs", {}) if isinstance(root, dict) else {}))
     dropped: frozenset[str] = frozenset()
     for attempt in range(_MAX_TRIES):
-        relaxed = relax_schema(root, dropped, any_order=constraint.order == "any")
+        relaxed = relax_schema(root, rewriter, dropped, any_order=constraint.order == "any")
         pruned = prune_uninhabited(simplify_schema(relaxed.schema))
         free = unordered_schema(pruned)
         options = json_options(free.schema, constraint.whitespace, open_keys=has_open_keys(pruned))
@@ -57,15 +88,39 @@ def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceE
             dropped = more
             continue
         break
-    if not relaxed.loose and not free.names:
-        return grammar
-    assert isinstance(root, dict), "true and false are exact"
-    if relaxed.loose and Rewriter(Definitions(root.get("$defs", {}))).is_empty(
-        {key: value for key, value in root.items() if key != "$defs"}
+    if (
+        relaxed.loose
+        and isinstance(root, dict)
+        and rewriter.is_empty({key: each for key, each in root.items() if key != "$defs"})
     ):
         raise EmptyLanguage("Nothing satisfies this schema: its parts contradict one another.")
-    judge = Judge(root, relaxed.loose, free.names)
+    places = _places(root)
+    loose = tuple((places[number], words) for number, words in relaxed.loose.items() if number in places)
+    names = tuple((places[number], each) for number, each in free.names.items())
+    return PreparedSchema(options.text, options.engine, narrowed, root, loose, names), grammar
+
+
+def _judged(prepared: PreparedSchema, prefix: str, engine: LlguidanceEngine, grammar: LlguidanceGrammar) -> CompiledGrammar:
+    """The grammar, with a judge where it takes too much."""
+    if not prepared.loose and not prepared.free:
+        return grammar
+    loose = {id(place): words for place, words in prepared.loose}
+    judge = Judge(prepared.root, loose, {id(place): names for place, names in prepared.free})
     return JudgedGrammar(engine.vocabulary, engine.shapes(), engine.effects(), grammar, judge, len(prefix.encode()))
+
+
+def _places(root: Schema) -> dict[int, SchemaMap]:
+    """The dicts of a schema by id."""
+    found: dict[int, SchemaMap] = {}
+    waiting: list[Any] = [root]
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, dict):
+            found[id(at)] = at
+            waiting += at.values()
+        elif isinstance(at, list):
+            waiting += at
+    return found
 
 
 def _refused(error: GrammarError, root: Schema, engine: LlguidanceEngine) -> Iterator[str]:

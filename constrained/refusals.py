@@ -1,14 +1,24 @@
 """From what llguidance says about a schema to errors of ours that name keyword and JSON pointer.
 
-Used by the compiler for what `schema.py` lets through and the engine still refuses.
+Used by the compiler for what `schema.py` lets through and the engine still refuses, and for whatever else goes wrong.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from branchpoint.constrained.errors import EmptyLanguage, GrammarError, InvalidSchema, LimitExceeded, UnsupportedKeyword
+from branchpoint.constrained.errors import (
+    EmptyLanguage,
+    GrammarError,
+    InvalidSchema,
+    LimitExceeded,
+    UnsupportedKeyword,
+    shorten,
+)
 
-__all__ = ["explain_refusal", "places"]
+__all__ = ["explain_refusal", "only_grammar_errors", "places"]
+
+_Made = TypeVar("_Made")
 
 _UNSUPPORTED = (
     (re.compile(r'Unimplemented keys: \["([^"]+)"'), None, "the grammar engine doesn't know it."),
@@ -21,6 +31,18 @@ _UNSUPPORTED = (
     (re.compile(r"patternProperty regexes .* are not disjoint"), "patternProperties", "two of its patterns match one key."),
     (re.compile(r"[Ll]ook-?arounds?|backreferences"), "pattern", "it uses what no automaton expresses."),
 )
+
+
+def only_grammar_errors(compile_it: Callable[[], _Made]) -> _Made:
+    """What it returns; whatever it raises is a GrammarError."""
+    try:
+        return compile_it()
+    except GrammarError:
+        raise
+    except RecursionError as error:
+        raise LimitExceeded("The constraint nests too deep to be compiled.") from error
+    except Exception as error:  # the boundary of a request: whatever an engine raises becomes its caller's error
+        raise GrammarError(f"The constraint could not be compiled: {type(error).__name__}: {shorten(error)}") from error
 
 
 def explain_refusal(error: GrammarError, schema: object) -> GrammarError:

@@ -34,23 +34,23 @@ class Relaxed:
     loose: Mapping[int, frozenset[str]]
 
 
-def relax_schema(root: Schema, dropped: frozenset[str] = frozenset(), *, any_order: bool = False) -> Relaxed:
+def relax_schema(root: Schema, rewriter: Rewriter, dropped: frozenset[str] = frozenset(), *, any_order: bool = False) -> Relaxed:
     """The schema for the engine. `dropped` names keywords (and patterns) that the engine refused before.
 
-    With `any_order`, objects whose keys `unordered.py` is to set free are marked.
+    `rewriter` knows the definitions of `root`. With `any_order`, objects whose keys `unordered.py` is to set free are marked.
     """
     if isinstance(root, bool):
         return Relaxed(root, {})
-    return _Relaxer(root, dropped).run(any_order=any_order)
+    return _Relaxer(root, rewriter, dropped).run(any_order=any_order)
 
 
 class _Relaxer:
     """One walk over the schema and its definitions, and a fixed point over the references below conditions."""
 
-    def __init__(self, root: SchemaMap, dropped: frozenset[str]) -> None:
+    def __init__(self, root: SchemaMap, rewriter: Rewriter, dropped: frozenset[str]) -> None:
         self.root = root
-        self.definitions = Definitions(root.get("$defs", {}))
-        self.rewriter = Rewriter(self.definitions)
+        self.definitions = rewriter.definitions
+        self.rewriter = rewriter
         self.dropped = dropped
         self.loose: dict[int, set[str]] = {}
         self.depends: dict[int, set[str]] = {}

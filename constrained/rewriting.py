@@ -12,7 +12,7 @@ import jsonschema_rs
 
 from branchpoint.constrained.complement import complement_pattern
 from branchpoint.constrained.definitions import Definitions
-from branchpoint.constrained.schema import Schema
+from branchpoint.constrained.schema import Schema, SchemaMap
 
 __all__ = ["Rewriter", "avoid", "is_plain"]
 
@@ -28,7 +28,8 @@ class Rewriter:
     """Answers questions about schemas that refer to one set of definitions."""
 
     def __init__(self, definitions: Definitions) -> None:
-        self._definitions = definitions
+        self.definitions = definitions
+        self._forms: dict[str, Any] = {}  # canonical forms by schema text: the walk over a schema comes by more than once
 
     def exact(self, schema: Schema) -> Schema | None:
         """An equal schema without what a grammar can't say, None where there is none (or it would be huge)."""
@@ -57,8 +58,10 @@ class Rewriter:
             if not self._apart(forms[one], forms[other])
         ]
 
-    def is_empty(self, schema: Schema) -> bool:
-        """Whether it is proven that nothing satisfies a schema."""
+    def is_empty(self, schema: SchemaMap) -> bool:
+        """Whether it is proven that nothing satisfies a schema; not asked of large ones, for which it would take too long."""
+        if len(json.dumps(self.definitions.whole(schema))) > _MAX_SIZE:
+            return False
         found = self._canonical(schema)
         return found is not None and bool(found.satisfiability() == _NO)
 
@@ -71,11 +74,14 @@ class Rewriter:
             return False
 
     def _canonical(self, schema: Schema) -> Any:
-        whole = {"$schema": _DIALECT, **self._definitions.whole(schema)} if isinstance(schema, dict) else schema
-        try:
-            return jsonschema_rs.canonicalize(whole, validate_formats=True, offline=True)
-        except ValueError:
-            return None
+        text = json.dumps(schema)
+        if text not in self._forms:
+            whole = {"$schema": _DIALECT, **self.definitions.whole(schema)} if isinstance(schema, dict) else schema
+            try:
+                self._forms[text] = jsonschema_rs.canonicalize(whole, validate_formats=True, offline=True)
+            except ValueError:
+                self._forms[text] = None
+        return self._forms[text]
 
 
 def _spelled(at: Any) -> Any:

@@ -1,7 +1,8 @@
 """Constraints that might cost much are compiled on trial first, in a process of their own with limits on time and memory.
 
-Used by the compiler. A grammar library that crashes, searches without an end or eats memory (deep chains of rules, intersections
-of patterns) then costs its own caller an error and nobody else anything. The other side is `trial.py`.
+Used by the compiler. A grammar library that crashes, searches without an end, eats memory or keeps Python's lock (deep chains of
+rules, intersections of patterns, the algebra of schemas) then costs its own caller an error and nobody else anything. A schema
+comes back prepared, so that little is done twice. The other side is `trial.py`.
 """
 
 import contextlib
@@ -16,11 +17,16 @@ from typing import IO
 
 import msgspec
 
-from branchpoint.constrained.errors import LimitExceeded
+from branchpoint.constrained.errors import GrammarError, LimitExceeded
+from branchpoint.constrained.json_grammar import PreparedSchema
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.vocabulary import Vocabulary
 
-__all__ = ["Sandbox", "Trial", "is_risky"]
+__all__ = ["Outcome", "RiskyConstraint", "Sandbox", "Trial", "is_risky", "receive", "send"]
+
+RiskyConstraint = JsonSchema | Regex | Ebnf | StructuralTag
+Outcome = PreparedSchema | GrammarError | None
+"""What came of a trial: a schema made ready, a refusal, or nothing but that it came to an end."""
 
 _PATIENCE = 60.0  # seconds on the wall; the limit that counts is the process's own CPU time
 _LONG_SCHEMA, _LONG_PATTERN = 8192, 1024
@@ -30,8 +36,8 @@ _INTERSECTED = 4  # patterns in one schema, which may have to hold together
 class Trial(msgspec.Struct, frozen=True):
     """One constraint to be tried."""
 
-    constraint: Constraint
-    prefix: bytes
+    constraint: RiskyConstraint
+    prefix: str
 
 
 def is_risky(constraint: Constraint) -> bool:
@@ -62,18 +68,26 @@ class Sandbox:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def check(self, constraint: Constraint, prefix: bytes) -> None:
-        """Return where compiling comes to an end within the limits, be it a refusal. Raises LimitExceeded where it doesn't."""
+    def check(self, constraint: RiskyConstraint, prefix: str) -> PreparedSchema | None:
+        """A schema made ready where that can be, after compiling came to an end within the limits.
+
+        Raises the GrammarError of what was refused, LimitExceeded of what doesn't end in time.
+        """
         message = msgspec.msgpack.encode(Trial(constraint, prefix))
         with self._lock:
             process = self._running()
             assert process.stdin is not None and process.stdout is not None, "the process was begun with pipes"
             with contextlib.suppress(BrokenPipeError):
-                _send(process.stdin, message)
+                send(process.stdin, message)
             ready, _, _ = select.select([process.stdout], [], [], _PATIENCE)
-            if ready and process.stdout.read(1):
-                return
-            self._end()
+            answer = receive(process.stdout) if ready else None
+            if answer is None:
+                self._end()
+        if answer is not None:
+            outcome: Outcome = pickle.loads(answer)
+            if isinstance(outcome, GrammarError):
+                raise outcome
+            return outcome
         raise LimitExceeded(
             f"The constraint took more than {self._seconds:g} s of computing or {self._memory >> 20} MiB to compile, or nests "
             "too deep; make it smaller."
@@ -100,7 +114,7 @@ class Sandbox:
             vocabulary = self._vocabulary
             shape = (vocabulary.tokens, vocabulary.special, vocabulary.eos, vocabulary.size)
             with contextlib.suppress(BrokenPipeError):
-                _send(self._process.stdin, pickle.dumps((shape, self._documents, self._seconds, self._memory)))
+                send(self._process.stdin, pickle.dumps((shape, self._documents, self._seconds, self._memory)))
         return self._process
 
     def _end(self) -> None:
@@ -112,6 +126,14 @@ class Sandbox:
             pass
 
 
-def _send(pipe: IO[bytes], message: bytes) -> None:
+def send(pipe: IO[bytes], message: bytes) -> None:
+    """Write a message that `receive` reads at the other end."""
     pipe.write(len(message).to_bytes(8, "little") + message)
     pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> bytes | None:
+    """The next message, None where the other end was closed first."""
+    length = int.from_bytes(pipe.read(8), "little")
+    message = pipe.read(length)
+    return message if length and len(message) == length else None

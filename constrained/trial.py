@@ -1,4 +1,4 @@
-"""The process behind `sandbox.py`: compiles what it is sent, within its limits, and answers with one byte when it is done.
+"""The process behind `sandbox.py`: compiles what it is sent, within its limits, and answers with what came of it.
 
 Beyond a limit it dies, which is the answer too. Ends when its input does.
 """
@@ -10,12 +10,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import IO
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
-from branchpoint.constrained.sandbox import Trial
+from branchpoint.constrained.errors import GrammarError
+from branchpoint.constrained.refusals import only_grammar_errors
+from branchpoint.constrained.sandbox import Outcome, Trial, receive, send
 from branchpoint.constrained.vocabulary import make_vocabulary
 
 __all__ = ["main"]
@@ -28,7 +30,7 @@ def main() -> None:
     inbox = sys.stdin.buffer
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-    first = _receive(inbox)
+    first = receive(inbox)
     if first is None:
         return
     (tokens, special, eos, size), documents, seconds, memory = pickle.loads(first)
@@ -37,18 +39,20 @@ def main() -> None:
     threading.stack_size(_STACK)
     compiler = GrammarCompiler(vocabulary, 1, CompilerLimits(trial_seconds=0, cached=1), documents)
     _limit_memory(memory)
-    while (message := _receive(inbox)) is not None:
-        trial = msgspec.msgpack.decode(message, type=Trial)
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time; its signal ends the process
-        compiler.compile(trial.constraint, trial.prefix).exception()
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(b".")
-        answers.flush()
+    with ThreadPoolExecutor(1) as thread:
+        while (message := receive(inbox)) is not None:
+            trial = msgspec.msgpack.decode(message, type=Trial)
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time; its signal ends the process
+            outcome = thread.submit(_outcome, compiler, trial).result()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            send(answers, pickle.dumps(outcome))
 
 
-def _receive(inbox: IO[bytes]) -> bytes | None:
-    length = inbox.read(8)
-    return inbox.read(int.from_bytes(length, "little")) if len(length) == 8 else None
+def _outcome(compiler: GrammarCompiler, trial: Trial) -> Outcome:
+    try:
+        return only_grammar_errors(lambda: compiler.try_out(trial.constraint, trial.prefix))
+    except GrammarError as error:
+        return error
 
 
 def _limit_memory(more: int) -> None:
