@@ -38,7 +38,7 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
         first = len(tokens) - slot.start
         end = slot.start + slot.count
         pages = slot.sequence.pages
-        tokens += slot.sequence.tokens[slot.start : end]
+        tokens += slot.tokens
         positions += range(slot.start, end)
         places += [pages[at // page_size] * page_size + at % page_size for at in range(slot.start, end)]
         rows += [first + position for position in slot.rows]

@@ -81,6 +81,10 @@ class KVCache:
         """How much of `sequence` the tree holds in both tiers, up to the first row that is wanted. Counts as no use."""
         return self.tree.peek(self._key(sequence), self._limit(sequence), host=True) if self.enabled else 0
 
+    def read_ahead(self, sequence: Sequence, count: int) -> tuple[int, ...]:
+        """Up to `count` tokens that the tree holds behind all tokens of `sequence`. Counts as no use."""
+        return self.tree.continuation(self._key(sequence), count) if self.enabled else ()
+
     def shared_prefix(self, sequence: Sequence, other: Sequence) -> int:
         """Tokens that `sequence` could take over once `other` has computed all of its own."""
         if not self.enabled or sequence.namespace != other.namespace:
@@ -121,6 +125,13 @@ class KVCache:
             return False
         sequence.pages += pages
         return True
+
+    def shrink(self, sequence: Sequence) -> None:
+        """Take back the pages behind the last token of `sequence`: they were for guesses that came to nothing."""
+        kept = self.pages_for(sequence.num_tokens)
+        if kept < len(sequence.pages):
+            self.pool.release(sequence.pages[kept:])
+            del sequence.pages[kept:]
 
     def take_copies(self) -> tuple[Copy, ...]:
         """The copies that the next plan must make before its forward pass, in their order."""

@@ -4,19 +4,20 @@ The descriptions of the fields are the command line's help too.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["CpuWeights", "EngineConfig", "Policy"]
+__all__ = ["CpuWeights", "DrafterName", "EngineConfig", "Policy"]
 
 CpuWeights = Literal["auto", "float32", "int8", "int4"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 Policy = Literal["fcfs", "lpm", "program"]
+DrafterName = Literal["grammar", "ngram", "suffix", "radix"]
 
 _LONGEST_NAME = 256
 _BOUNDS = {
@@ -25,6 +26,9 @@ _BOUNDS = {
     "max_sequences": (1, 2**16),
     "max_queued": (1, 2**24),
     "grammar_workers": (1, 256),
+    "draft_tokens": (1, 64),
+    "ngram_min": (1, 64),
+    "ngram_max": (1, 64),
     "seed": (-(2**63), 2**64 - 1),
 }
 
@@ -59,6 +63,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     policy: Annotated[Policy, Meta(description="Who is admitted next.")] = "program"
     radix_cache: Annotated[bool, Meta(description="Reuse the KV of shared prefixes.")] = True
     grammar_workers: Annotated[int, Meta(description="Workers that compile grammars.")] = 2
+    drafters: Annotated[
+        tuple[DrafterName, ...],
+        Meta(description="Who guesses tokens ahead: grammar, radix, suffix or ngram; several times, the first asked first."),
+    ] = ()
+    draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 16
+    draft_adaptive: Annotated[bool, Meta(description="Guess less where it doesn't pay, as measured, down to nothing.")] = True
+    ngram_min: Annotated[int, Meta(description="Shortest tail that the drafter `ngram` looks up, in tokens.")] = 2
+    ngram_max: Annotated[int, Meta(description="Longest tail that the drafter `ngram` looks up, in tokens.")] = 4
     seed: Annotated[int | None, Meta(description="Seed of requests that bring none; random where left out.")] = None
 
     def __post_init__(self) -> None:
@@ -77,10 +89,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 f"host_kv_memory_gib must be finite and at least 0, got {self.host_kv_memory_gib!r:.40}.",
                 param="host_kv_memory_gib",
             )
+        self._check_drafting()
         if self.num_pages is not None and self.kv_memory_gib is not None:
             raise InvalidRequest("num_pages and kv_memory_gib both size the KV pool; give one of them.", param="kv_memory_gib")
         if self.served_name is not None and not (self.served_name.isprintable() and 0 < len(self.served_name) <= _LONGEST_NAME):
             raise InvalidRequest(
                 f"served_name must have 1 to {_LONGEST_NAME} printable characters, got {self.served_name!r:.40}.",
                 param="served_name",
+            )
+
+    def _check_drafting(self) -> None:
+        known = get_args(DrafterName)
+        for name in self.drafters:
+            if name not in known or self.drafters.count(name) > 1:
+                raise InvalidRequest(
+                    f"drafters must be different ones of {', '.join(known)}, got {', '.join(map(str, self.drafters))!r:.80}.",
+                    param="drafters",
+                )
+        if self.ngram_min > self.ngram_max:
+            raise InvalidRequest(
+                f"ngram_min must be at most ngram_max={self.ngram_max}, got {self.ngram_min}.", param="ngram_min"
             )

@@ -7,20 +7,20 @@ import random
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from branchpoint.errors import BranchpointError
 from branchpoint.radix import CopyCost, HostTier
 from branchpoint.runtime.admission import Admission
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.compiling import Compiler, Compiling
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.drafting.chain import make_speculation
+from branchpoint.runtime.drafting.speculation import Speculation
+from branchpoint.runtime.drafting.verify import certain_rows, commit_rows
 from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
 from branchpoint.runtime.generation import Finish, Generation, TokenTable
 from branchpoint.runtime.group import Group
 from branchpoint.runtime.masks import MaskFiller, StepMasks
-from branchpoint.runtime.messages import Call, Delta, Event, Failed, SampleFinished, ScoreCall, Usage
-from branchpoint.runtime.output import Piece
+from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished, ScoreCall, Usage
 from branchpoint.runtime.plan import Runner, StepPlan, StepResult
 from branchpoint.runtime.policy import make_order
 from branchpoint.runtime.scheduler import Scheduler
@@ -48,6 +48,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         host: HostTier | None = None,
         copy_cost: CopyCost | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._config = config
         self._runner = runner
@@ -56,11 +57,13 @@ class Engine:
         self._cache = KVCache(
             runner.num_pages, runner.page_size, enabled=config.radix_cache, host=host, copy_cost=copy_cost, clock=clock
         )
+        self._speculation = speculation or make_speculation(config, table, self._cache)
         self._scheduler = Scheduler(
             self._cache,
             make_order(config.policy, self._cache.cached_tokens),
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
+            speculation=self._speculation,
         )
         self._admission = Admission(table, context_length, self._cache.capacity)
         self._masks = MaskFiller(table.size)
@@ -151,6 +154,7 @@ class Engine:
             failed_calls=self._failed,
             totals=totals,
             grammars=self._compiling.counts,
+            drafters=self._speculation.stats() if self._speculation else (),
         )
 
     def flush_cache(self) -> int:
@@ -164,6 +168,8 @@ class Engine:
     def close(self) -> None:
         """End the threads of this engine. What still runs gets no event: call `fail_all` before."""
         self._masks.close()
+        if self._speculation:
+            self._speculation.close()
 
     def check(self) -> None:
         """Hold calls, sequences and pages against each other. Raises AssertionError."""
@@ -210,11 +216,13 @@ class Engine:
         self._steps += 1
         self._computed += plan.num_tokens
         self._commit(plan, result, masks)
+        if self._speculation:
+            self._speculation.note_step(plan.num_tokens, self._clock() - now)
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
         errors = dict(masks.errors)
         for slot, rows in zip(plan.slots, result.rows, strict=True):
-            for row in rows:
+            for row in certain_rows(slot, rows):
                 if row.error:
                     errors[slot.sequence] = RuntimeFailure(row.error)
         self._scheduler.commit(plan, set(errors))
@@ -229,7 +237,9 @@ class Engine:
                 continue
             member = group.members[sequence]
             try:
-                finish = member.commit(slot, rows)
+                finish = commit_rows(member, slot, rows, masks, self._speculation)
+                if slot.draft:
+                    self._cache.shrink(sequence)
                 if isinstance(member, Generation):
                     finish = self._tell(member, finish)
             except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its matcher does, the others go on
@@ -243,7 +253,7 @@ class Engine:
         sequence = member.sequence
         piece, last = member.close(finish) if finish else (member.take(), None)
         if piece:
-            self._events.append(_delta(sequence, piece))
+            self._events.append(Delta(sequence.call_id, sequence.index, piece.text, piece.tokens, piece.logprobs, piece.forced))
         if last:
             narrowed = self._owners[sequence].narrowed
             event = SampleFinished(sequence.call_id, sequence.index, last.reason, last.stop, narrowed, member.completion_tokens)
@@ -252,8 +262,7 @@ class Engine:
 
     def _end(self, group: Group, sequence: Sequence) -> None:
         """One sequence of `group` is done; with the last of them the call is."""
-        self._scheduler.remove(sequence, keep=True)
-        sequence.matcher = None
+        self._drop(sequence, kept=True)
         group.live -= 1
         if group.live == 0:
             event = group.result()
@@ -264,11 +273,17 @@ class Engine:
     def _fail(self, group: Group, error: BaseException) -> None:
         """End the whole call with `error`; nothing that it computed since its last commit is kept."""
         for sequence in group.members:
-            self._scheduler.remove(sequence, keep=False)
-            sequence.matcher = None
+            self._drop(sequence, kept=False)
         self._failed += 1
         self._close(group)
-        self._events.append(msgspec.structs.replace(_failure(group.call.id, error), usage=group.usage()))
+        self._events.append(group.failure(error))
+
+    def _drop(self, sequence: Sequence, *, kept: bool) -> None:
+        """`sequence` has ended; with `kept` all it said was right."""
+        self._scheduler.remove(sequence, keep=kept)
+        if self._speculation:
+            self._speculation.finish(sequence, kept=kept and isinstance(self._owners[sequence].call, Call))
+        sequence.matcher = None
 
     def _close(self, group: Group) -> None:
         self._totals = add_usage(self._totals, group.usage())
@@ -281,16 +296,3 @@ class Engine:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
-
-
-def _delta(sequence: Sequence, piece: Piece) -> Delta:
-    return Delta(sequence.call_id, sequence.index, piece.text, piece.tokens, piece.logprobs, piece.forced)
-
-
-def _failure(call_id: str, error: BaseException) -> Failed:
-    """A `Failed` of the kind that `error` has; what isn't of our own tree is the engine's fault, not the caller's."""
-    if isinstance(error, InvalidRequest | RuntimeFailure):
-        return Failed(call_id, error.kind, str(error), error.param)
-    if isinstance(error, BranchpointError) and isinstance(error, ValueError):
-        return Failed(call_id, InvalidRequest.kind, str(error), getattr(error, "param", None))
-    return Failed(call_id, RuntimeFailure.kind, f"{type(error).__name__}: {str(error)[:500]}")

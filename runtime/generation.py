@@ -8,7 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from branchpoint.constrained.grammar import Matcher
+from branchpoint.constrained.grammar import CompiledGrammar, Matcher
 from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.messages import Call, FinishReason, TokenLogprob
 from branchpoint.runtime.output import Piece, SampleOutput
@@ -54,6 +54,9 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprob] = []
         self.decoded = 0
         self.forced = 0
+        self.drafted = 0
+        self.accepted = 0
+        self.agreed = 0  # guesses of the last slot that turned out right
         self._sampling = call.sampling
         self._constrained = call.constraint is not None
         self._unhealed = len(call.heal)
@@ -69,27 +72,36 @@ class Generation:
     @property
     def completion_tokens(self) -> int:
         """Tokens that were made: those of a stop, which are not part of the output, too."""
-        return self.decoded + self.forced
+        return self.decoded + self.forced + self.accepted
 
-    def begin(self, matcher: Matcher) -> None:
+    def begin(self, matcher: Matcher, grammar: CompiledGrammar | None = None) -> None:
         """The grammar is there: what it forces at the start is computed together with the prompt."""
-        self.sequence.matcher = matcher
+        self.sequence.matcher, self.sequence.grammar = matcher, grammar
+        self.sequence.draftable = self._constrained and grammar is not None  # one that only heals goes in the middle of a draft
         self._ending = self._force()
         if self._ending:
             self._close()
 
     def commit(self, slot: Slot, rows: Seq[RowResult]) -> Finish | None:
-        """Take in the rows of `slot`, whose tokens have KV now. A Finish says that this sample has ended."""
+        """Take in the rows of `slot`, whose tokens have KV now. A Finish says that this sample has ended.
+
+        Rows behind guesses are taken while the guesses are what was drawn (or forced); there may be fewer than the slot has.
+        Raises RuntimeFailure where such a row is unusable.
+        """
         sequence = self.sequence
-        for position, row in zip(slot.rows, rows, strict=True):
+        self.agreed = 0
+        self.drafted += len(slot.draft)
+        for position, row in zip(slot.rows, rows, strict=False):
             finish = None
+            if position >= slot.first_guess and not self._confirm(slot, position, row):
+                break
             if position + 1 < sequence.num_prompt:
                 self.prompt_logprobs.append(self._table.logprob(sequence.tokens[position + 1], row.known, row.top))
             elif position + 1 < sequence.num_tokens:
                 if self._sampling.logprobs is not None:
                     finish = self._push_forced(sequence.tokens[position + 1], row)
-            else:
-                finish = self._take(row)
+            elif sequence.samples:
+                finish = self._take(row, slot.guess_at(position + 1))
             if finish:
                 return finish
         if not sequence.samples and sequence.num_computed >= sequence.target:
@@ -109,14 +121,35 @@ class Generation:
             return piece, Finish("stop", hit.stop)
         return piece, finish
 
-    def _take(self, row: RowResult) -> Finish | None:
+    def _confirm(self, slot: Slot, position: int, row: RowResult) -> bool:
+        """Whether the row at `position`, that of a guess, holds: the guess came true. Its token has KV then.
+
+        Where a forced token stands behind it that wasn't guessed, and its log-probability is asked, the row is wanted once more.
+        """
+        sequence, following = self.sequence, position + 1
+        if position >= sequence.num_tokens or slot.guess_at(position) != sequence.tokens[position]:
+            return False
+        self.agreed = following - slot.first_guess
+        reported = self._sampling.logprobs is not None and following < sequence.num_tokens
+        if reported and slot.guess_at(following) != sequence.tokens[following]:
+            return False
+        sequence.confirm(position)
+        sequence.next_row = max(sequence.next_row, following)
+        if row.error:
+            raise RuntimeFailure(row.error)
+        return True
+
+    def _take(self, row: RowResult, guess: int | None) -> Finish | None:
         """Accept a sampled token, and what the grammar forces behind it."""
         token = row.token
         assert token is not None, "a row that was to be sampled has no token"
         logprob = None
         if self._sampling.logprobs is not None:
             logprob = self._table.logprob(token, row.logprob, row.top)
-        self.decoded += not self._repeats(token)
+        self.agreed += token == guess
+        if not self._repeats(token):
+            self.accepted += token == guess
+            self.decoded += token != guess
         finish = self._append(token)
         if finish is None or self._sampling.include_stop:
             finish = self._push(token, logprob) or finish
@@ -155,6 +188,7 @@ class Generation:
         self._unhealed = max(0, self._unhealed - len(self._table.bytes_of(token)))
         if not self._constrained and not self._unhealed:
             self.sequence.matcher = None
+            self.sequence.draftable = True
 
     def _repeats(self, token: int) -> bool:
         """Whether `token`, coming next, gives nothing but bytes that were cut from the prompt."""

@@ -6,8 +6,10 @@ Made at the door (`admission.py`), owned by the engine until the call's one term
 from collections.abc import Sequence as Seq
 
 from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.errors import BranchpointError
+from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.generation import Generation
-from branchpoint.runtime.messages import Call, Completed, ScoreCall, Scored, Usage
+from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored, Usage
 from branchpoint.runtime.scoring import Scoring
 from branchpoint.runtime.sequence import Sequence
 
@@ -33,7 +35,7 @@ class Group:
         self.narrowed = grammar.narrowed
         for member in self.members.values():
             assert isinstance(member, Generation), "a call that only scores has a grammar"
-            member.begin(grammar.matcher())
+            member.begin(grammar.matcher(), grammar)
 
     def usage(self) -> Usage:
         """The counts so far; all zero before the first sequence was admitted. See `messages.Usage`."""
@@ -51,6 +53,8 @@ class Group:
             prefilled_tokens=prompt - first.cached + again,
             completion_tokens=sum(generation.completion_tokens for generation in generations),
             forced_tokens=sum(generation.forced for generation in generations),
+            drafted_tokens=sum(generation.drafted for generation in generations),
+            accepted_tokens=sum(generation.accepted for generation in generations),
             preemptions=sum(sequence.preemptions for sequence in sequences),
             queue_seconds=(self.started or self.submitted) - self.submitted,
             mask_seconds=self.mask_seconds,
@@ -66,6 +70,15 @@ class Group:
         first = members[0]
         assert isinstance(first, Generation), "a Call has a member that doesn't generate"
         return Completed(self.call.id, self.usage(), tuple(first.prompt_logprobs))
+
+    def failure(self, error: BaseException) -> Failed:
+        """The terminal event of a call that `error` ends; what isn't of our own tree is the engine's fault, not the caller's."""
+        if isinstance(error, InvalidRequest | RuntimeFailure):
+            return Failed(self.call.id, error.kind, str(error), error.param, self.usage())
+        if isinstance(error, BranchpointError) and isinstance(error, ValueError):
+            return Failed(self.call.id, InvalidRequest.kind, str(error), getattr(error, "param", None), self.usage())
+        message = f"{type(error).__name__}: {str(error)[:500]}"
+        return Failed(self.call.id, RuntimeFailure.kind, message, usage=self.usage())
 
 
 def _unshared(sequence: Sequence) -> int:

@@ -16,17 +16,30 @@ __all__ = ["RowReport", "WantedRow", "report_rows", "wanted_rows"]
 
 @dataclass(frozen=True, slots=True)
 class WantedRow:
-    """The row at `position` of `sequence` predicts the token at position + 1; `sample` says whether one is drawn."""
+    """The row at `position` of `sequence` predicts the token at position + 1; `sample` says whether one is drawn.
+
+    `draft` are guesses that the row's context goes on with behind the sequence's own tokens.
+    """
 
     sequence: Sequence
     position: int
     sample: bool
+    draft: tuple[int, ...] = ()
 
     @property
     def known(self) -> int | None:
-        """The sequence's own next token, where there is one."""
+        """The sequence's own next token, or the guess for it, where there is one."""
+        tokens, following = self.sequence.tokens, self.position + 1
+        if following < len(tokens):
+            return tokens[following]
+        place = following - len(tokens)
+        return self.draft[place] if place < len(self.draft) else None
+
+    @property
+    def history(self) -> list[int]:
+        """All tokens up to this row, guesses included."""
         tokens = self.sequence.tokens
-        return tokens[self.position + 1] if self.position + 1 < len(tokens) else None
+        return [*tokens[: self.position + 1], *self.draft[: max(0, self.position + 1 - len(tokens))]]
 
     @property
     def reported(self) -> bool:
@@ -53,7 +66,7 @@ class RowReport:
 
 def wanted_rows(plan: StepPlan) -> list[WantedRow]:
     """The wanted rows of a plan in the order of its logits."""
-    return [WantedRow(slot.sequence, position, slot.sample) for slot in plan.slots for position in slot.rows]
+    return [WantedRow(slot.sequence, position, slot.sample, slot.draft) for slot in plan.slots for position in slot.rows]
 
 
 def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:

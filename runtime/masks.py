@@ -1,26 +1,43 @@
 """Fills the token masks of a step on a few threads, while the forward pass runs.
 
-The engine starts it before it hands a plan to the runner; the runner waits for the masks before it samples.
+The engine starts it before it hands a plan to the runner; the runner waits for the masks before it samples. Behind a draft, the
+matcher walks along the guesses and comes back.
 """
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
-import numpy as np
-
-from branchpoint.constrained.grammar import MaskRow, Matcher, mask_words
-from branchpoint.runtime.plan import StepPlan, TokenMask
+from branchpoint.constrained.grammar import Matcher
+from branchpoint.constrained.mask import allocate
+from branchpoint.runtime.plan import Slot, StepPlan, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["MaskFiller", "StepMasks"]
 
 
-class StepMasks:
-    """The masks of one plan. `errors` says whose grammar failed, `seconds` what each fill took; both are whole after `wait`."""
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What the fills of one slot came to: the rows that hold, and whether the matcher is where it was."""
 
-    def __init__(self, rows: TokenMask | None, fills: list[tuple[int, Sequence, "Future[float]"]]) -> None:
+    seconds: float
+    rows: int
+    whole: bool = True
+
+
+class StepMasks:
+    """The masks of one plan; all but `wait` is whole after it.
+
+    `errors` says whose grammar failed, `seconds` what each sequence's fills took. `usable` holds how many of a slot's drawn rows
+    are masked: behind a guess that the grammar refuses there are none. `broken` are sequences whose matcher failed on a guess and
+    must be made anew.
+    """
+
+    def __init__(self, rows: TokenMask | None, fills: list[tuple[int, Sequence, "Future[_Walk]"]]) -> None:
         self.errors: dict[Sequence, BaseException] = {}
         self.seconds: dict[Sequence, float] = {}
+        self.usable: dict[Sequence, int] = {}
+        self.broken: set[Sequence] = set()
         self._rows = rows
         self._fills = fills
 
@@ -32,8 +49,12 @@ class StepMasks:
                 assert self._rows is not None, "a row was filled that isn't there"
                 self._rows[row] = -1
                 self.errors[sequence] = error
-            else:
-                self.seconds[sequence] = fill.result()
+                continue
+            walk = fill.result()
+            self.seconds[sequence] = walk.seconds
+            self.usable[sequence] = walk.rows
+            if not walk.whole:
+                self.broken.add(sequence)
         self._fills = []
         return self._rows
 
@@ -42,21 +63,25 @@ class MaskFiller:
     """Fills rows for a vocabulary of `size` tokens. `close` ends its threads."""
 
     def __init__(self, size: int, *, workers: int = 2) -> None:
-        self._words = mask_words(size)
+        self._size = size
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="branchpoint-mask")
 
     def start(self, plan: StepPlan) -> StepMasks:
-        """Begin to fill what `plan` needs. Only rows that are sampled are masked."""
-        wanted: list[tuple[int, Sequence, Matcher]] = []
+        """Begin to fill what `plan` needs: of a slot's rows the last one is sampled, and before it one for each guess."""
+        wanted: list[tuple[int, Slot, Matcher]] = []
         row = 0
         for slot in plan.slots:
             row += len(slot.rows)
             if slot.sample and slot.sequence.matcher is not None:
-                wanted.append((row - 1, slot.sequence, slot.sequence.matcher))  # of a slot's rows the last one is sampled
+                wanted.append((row - 1 - len(slot.draft), slot, slot.sequence.matcher))
         if not wanted:
             return StepMasks(None, [])
-        rows = np.full((row, self._words), -1, dtype=np.int32)
-        fills = [(index, sequence, self._pool.submit(_fill, rows[index], matcher)) for index, sequence, matcher in wanted]
+        rows = allocate(row, self._size)
+        rows[:] = -1
+        fills = []
+        for first, slot, matcher in wanted:
+            part = rows[first : first + len(slot.draft) + 1]
+            fills.append((first, slot.sequence, self._pool.submit(_fill, part, matcher, slot.draft)))
         return StepMasks(rows, fills)
 
     def close(self) -> None:
@@ -64,7 +89,19 @@ class MaskFiller:
         self._pool.shutdown(wait=True)
 
 
-def _fill(row: MaskRow, matcher: Matcher) -> float:
+def _fill(rows: TokenMask, matcher: Matcher, draft: tuple[int, ...]) -> _Walk:
+    """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises."""
     started = time.perf_counter()
-    matcher.fill(row)
-    return time.perf_counter() - started
+    matcher.fill(rows[0])
+    done = 0
+    try:
+        for guess in draft:
+            if matcher.advance((guess,)) != 1:
+                break
+            done += 1
+            matcher.fill(rows[done])
+        matcher.rollback(done)
+    except Exception:  # noqa: BLE001  # the boundary of a guess: where it leads says nothing about the sequence itself
+        rows[max(done, 1) :] = -1
+        return _Walk(time.perf_counter() - started, max(done, 1), whole=False)
+    return _Walk(time.perf_counter() - started, done + 1)

@@ -30,6 +30,9 @@ class Slot:
     `rows` are the positions whose logits are wanted (ascending, inside the slot). The row at position p predicts the token at
     p + 1: where `sequence.tokens[p + 1]` is known it is scored, and where `sample` is true a token is drawn with the noise of
     position p + 1 (verification draws at every drafted position).
+
+    The last `len(draft)` of the `count` tokens are guesses that stand behind the sequence's own; each has a row. A row holds only
+    while what was drawn before it agrees with the guesses.
     """
 
     sequence: Sequence
@@ -37,6 +40,22 @@ class Slot:
     count: int
     rows: tuple[int, ...] = ()
     sample: bool = True
+    draft: tuple[int, ...] = ()
+
+    @property
+    def first_guess(self) -> int:
+        """The position of the draft's first token: behind the last one that is certain."""
+        return self.start + self.count - len(self.draft)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The `count` tokens to compute, guesses at the end."""
+        return [*self.sequence.tokens[self.start : self.first_guess], *self.draft]
+
+    def guess_at(self, position: int) -> int | None:
+        """The drafted token of `position`, None where there is none."""
+        place = position - self.first_guess
+        return self.draft[place] if 0 <= place < len(self.draft) else None
 
 
 @dataclass(frozen=True, slots=True)

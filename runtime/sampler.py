@@ -72,7 +72,7 @@ class Sampler:
         scores = logits
         if changes_logits(sampling):
             scores = logits.clone()
-            history = sequence.tokens[: row.position + 1]
+            history = row.history
             adjust(scores, sampling, history[: sequence.num_prompt], history[sequence.num_prompt :])
         suppressed = [token for token in suppressed_tokens(sampling, _num_output(row), self._eos) if token < len(scores)]
         tokens: Tensor | None = None

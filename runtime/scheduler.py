@@ -5,9 +5,11 @@ sequence has tokens without KV, and a plan computes as many of them as budget an
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from branchpoint.runtime.cache import KVCache
+from branchpoint.runtime.drafting.drafter import Proposal
+from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.policy import AdmissionOrder
 from branchpoint.runtime.programs import Programs
@@ -36,6 +38,13 @@ class _Draft:
         self.slots[sequence] = Slot(sequence, sequence.num_computed, count, rows, sample=draws)
         self.budget -= count
 
+    def guess(self, sequence: Sequence, proposal: Proposal) -> None:
+        """Let the slot of `sequence` verify guesses behind its last token."""
+        slot, count = self.slots[sequence], len(proposal.tokens)
+        rows = (*slot.rows, *range(slot.start + slot.count, slot.start + slot.count + count))
+        self.slots[sequence] = replace(slot, count=slot.count + count, rows=rows, draft=proposal.tokens)
+        self.budget -= count
+
     def drop(self, sequence: Sequence) -> None:
         slot = self.slots.pop(sequence, None)
         if slot:
@@ -45,12 +54,21 @@ class _Draft:
 class Scheduler:
     """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once."""
 
-    def __init__(self, cache: KVCache, order: AdmissionOrder, *, max_batch_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        order: AdmissionOrder,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        speculation: Speculation | None = None,
+    ) -> None:
         self.cache = cache
         self._order = order
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
+        self._speculation = speculation
         self._waiting: dict[Sequence, None] = {}
         self._room_refused: int | None = None  # pages that were not enough for the first of those waiting now
         self._running: list[Sequence] = []  # by rank: the last is preempted first
@@ -99,6 +117,8 @@ class Scheduler:
             if draft.budget and sequence.status is Status.RUNNING:
                 self._schedule(sequence, draft)
         self._admit(draft)
+        if self._speculation and draft.budget:
+            self._speculate(self._speculation, draft)
         if not draft.slots:
             return None
         return StepPlan(tuple(draft.slots.values()), self.cache.take_copies())
@@ -109,10 +129,10 @@ class Scheduler:
         for slot in plan.slots:
             sequence = slot.sequence
             was_in_prefill = sequence.in_prefill
-            sequence.num_computed = slot.start + slot.count
+            sequence.num_computed = slot.first_guess
             sequence.peak = max(sequence.peak, sequence.num_computed)
             if slot.rows:
-                sequence.next_row = slot.rows[-1] + 1
+                sequence.next_row = slot.rows[-1] + 1 - len(slot.draft)
             if was_in_prefill and sequence not in faulty:
                 self.cache.publish(sequence)
 
@@ -166,6 +186,28 @@ class Scheduler:
                 return
             if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
                 return
+
+    def _speculate(self, speculation: Speculation, draft: _Draft) -> None:
+        """Let slots that draw verify guesses too, with what is left of the budget and pages that no running one will need."""
+        wanted = {
+            sequence: sequence.max_output - sequence.num_output - 1
+            for sequence, slot in draft.slots.items()
+            if slot.sample and sequence.max_output - sequence.num_output > 1
+        }
+        if not wanted:
+            return
+        planned = self._max_batch_tokens - draft.budget
+        proposals = speculation.propose(wanted, planned, draft.budget)
+        spare = self.cache.num_available - sum(self.cache.missing(other) for other in self._running) if proposals else 0
+        for sequence, proposal in proposals.items():
+            count = len(proposal.tokens)
+            needed = self.cache.pages_for(sequence.num_tokens + count) - len(sequence.pages)
+            if needed > 0 and (needed > spare or not self.cache.grow(sequence, sequence.num_tokens + count)):
+                count = len(sequence.pages) * self.cache.pool.page_size - sequence.num_tokens
+            else:
+                spare -= max(0, needed)
+            if count:
+                draft.guess(sequence, proposal.cut(count))
 
     def _leave(self, sequence: Sequence) -> None:
         """Take `sequence` out of those that wait."""

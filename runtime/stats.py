@@ -3,6 +3,7 @@
 import msgspec
 
 from branchpoint.radix import LostReuse, TreeDump
+from branchpoint.runtime.drafting.tally import DrafterStats
 from branchpoint.runtime.messages import Usage
 
 __all__ = ["CacheDump", "EngineStats", "GrammarCounts", "add_usage"]
@@ -20,7 +21,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     """A snapshot. Sequences by where they stand, pages by who has them, and totals since the start.
 
     `pages_free + pages_cached + pages_held` are all pages; `pages_cached` are those that the tree alone has. `totals` sums the
-    usage of all calls, those under way and those that failed included. `computed_tokens` counts the forward passes' tokens.
+    usage of all calls, those under way and those that failed included. `computed_tokens` counts the forward passes' tokens,
+    drafts included; `drafters` tell of each drafter of the chain.
     """
 
     running: int
@@ -35,6 +37,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     failed_calls: int
     totals: Usage
     grammars: GrammarCounts = GrammarCounts()
+    drafters: tuple[DrafterStats, ...] = ()
 
 
 class CacheDump(msgspec.Struct, frozen=True):

@@ -1,7 +1,9 @@
-"""Guesses for the tokens that come next, for the target to verify itself; no engine asks for them yet.
+"""Guesses for the tokens that come next, which the target verifies itself: they change how fast a text comes, never the text.
 
 A `Speculation` asks its `Drafter`s, one after another, for a `Proposal` each (`drafter.py`), and decides with `Acceptance` (what
-was agreed so far) and `StepCost` (what a token more costs a step) how much of each is worth verifying.
+was agreed so far) and `StepCost` (what a token more costs a step) how much of each is worth verifying. A slot then has a row
+for each guess (`plan.Slot.draft`), drawn with that position's own noise and mask; `verify.commit_rows` takes in those that agree.
 
-Drafters: `GrammarDrafter`, `NgramDrafter`, `SuffixDrafter`, `RadixDrafter`.
+`make_speculation` builds it all from a configuration. The drafters: `GrammarDrafter`, `NgramDrafter`, `SuffixDrafter` and
+`RadixDrafter`.
 """

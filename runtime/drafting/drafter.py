@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Drafter", "Proposal", "ask_each"]
@@ -20,18 +17,17 @@ class Proposal:
     """Guesses for the tokens behind a sequence, in order.
 
     `grade` sorts a drafter's proposals by how sure it is (a matched length, say): acceptance is measured for each grade of each
-    drafter. `odds` float32 [len(tokens), vocabulary] are the distributions they were drawn from, if they were drawn.
+    drafter.
     """
 
     tokens: tuple[int, ...]
     grade: int = 0
-    odds: npt.NDArray[np.float32] | None = None
 
     def cut(self, count: int) -> "Proposal":
         """The first `count` guesses."""
         if count >= len(self.tokens):
             return self
-        return Proposal(self.tokens[:count], self.grade, None if self.odds is None else self.odds[:count])
+        return Proposal(self.tokens[:count], self.grade)
 
 
 class Drafter(Protocol):

@@ -138,7 +138,8 @@ class Speculation:
         sampling = sequence.sampling
         count = len(proposal.tokens)
         for place, token in enumerate(proposal.tokens):
-            if token in sampling.stop_token_ids or (token in self._ends and not sampling.ignore_eos):
+            ends = token in self._ends and (sequence.matcher is not None or not sampling.ignore_eos)
+            if ends or token in sampling.stop_token_ids:
                 count = place
                 break
         return proposal.cut(len(legal_prefix(sequence, proposal.tokens[:count])))

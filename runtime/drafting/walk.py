@@ -3,7 +3,10 @@
 Used when a draft is planned and when its masks are filled; in between the matcher always stands at the end of the output.
 """
 
-from branchpoint.constrained.grammar import Matcher
+from collections.abc import Sequence as Many
+from typing import NoReturn
+
+from branchpoint.constrained.grammar import MaskRow, Matcher
 from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.sequence import Sequence
 
@@ -25,18 +28,41 @@ def legal_prefix(sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]
 def renew_matcher(sequence: Sequence) -> None:
     """Put a fresh matcher at the end of the output in place of one that a guess broke; nothing more is drafted here.
 
-    Raises RuntimeFailure where the grammar doesn't take its own output again.
+    Where the grammar doesn't take its own output again, the new one raises RuntimeFailure whatever it is asked: the sequence ends
+    with that, and no other does.
     """
     assert sequence.grammar is not None, "a matcher without its grammar"
     sequence.draftable = False
-    matcher = sequence.grammar.matcher()
-    output = sequence.output
-    if matcher.advance(output) != len(output):
-        raise RuntimeFailure("The grammar refuses the output that it had taken before; please report this constraint.")
-    sequence.matcher = matcher
+    try:
+        matcher = sequence.grammar.matcher()
+        whole = matcher.advance(sequence.output) == sequence.num_output
+    except Exception:  # noqa: BLE001  # the boundary of one sequence: its next mask says that it has no matcher any more
+        whole = False
+    sequence.matcher = matcher if whole else _Lost()
 
 
 def _walk(matcher: Matcher, tokens: tuple[int, ...]) -> int:
     accepted = matcher.advance(tokens)
     matcher.rollback(accepted)
     return accepted
+
+
+class _Lost:
+    """In place of a matcher that can't be had again."""
+
+    can_end = finished = False
+
+    def fill(self, row: MaskRow) -> None:
+        self._refuse()
+
+    def advance(self, tokens: Many[int]) -> int:
+        self._refuse()
+
+    def rollback(self, count: int) -> None:
+        self._refuse()
+
+    def forced(self) -> list[int]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise RuntimeFailure("The grammar refuses the output that it had taken before; please report this constraint.")

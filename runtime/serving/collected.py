@@ -58,6 +58,9 @@ class Collected:
         """OpenAI's usage object: exact for calls that completed, counted from what came for those that still run."""
         prompt = sum(len(call.prompt) for call in self.calls)
         cached = sum(usage.cached_tokens for usage in self.usages if usage)
+        drafted, accepted = (
+            sum(getattr(usage, name) for usage in self.usages if usage) for name in ("drafted_tokens", "accepted_tokens")
+        )
         completion = sum(
             usage.completion_tokens if usage else sum(len(sample.tokens) for sample in samples)
             for usage, samples in zip(self.usages, self.samples, strict=True)
@@ -67,5 +70,9 @@ class Collected:
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+            "completion_tokens_details": {
+                "reasoning_tokens": reasoning_tokens,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
+            },
         }

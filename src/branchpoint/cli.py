@@ -31,6 +31,7 @@ _KEY_VARIABLE = "BRANCHPOINT_API_KEY"
 _FLAGS: Mapping[str, tuple[str, str | None]] = {
     "api_keys": ("--api-key", _KEY_VARIABLE),
     "model_names": ("--served-model-name", None),
+    "drafters": ("--drafter", None),
 }
 """Options that aren't called as their field: flag, and the environment variable that gives them too."""
 

@@ -16,10 +16,11 @@ from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.spec import Choice, Constraint
 from branchpoint.radix import CopyCost, HostTier, Swap
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.messages import Delta, Event, SampleFinished, TokenLogprob
-from branchpoint.runtime.plan import MaskSource, RowResult, StepPlan, StepResult
+from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult
 
 VOCABULARY = 40
 EOS = 39
@@ -108,8 +109,9 @@ class ScriptedRunner:
         rows = []
         for slot, state in zip(plan.slots, states, strict=True):
             found = {}
-            for position in range(slot.start, slot.start + slot.count):
-                state = mix(state, slot.sequence.tokens[position])
+            assert len(slot.tokens) == slot.count
+            for position, token in enumerate(slot.tokens, slot.start):
+                state = mix(state, token)
                 self._write(slot.sequence.pages, position, (position, state))
                 found[position] = state
             rows.append([(slot, position, found[position]) for position in slot.rows])
@@ -132,15 +134,16 @@ class ScriptedRunner:
     def _write(self, pages: list[int], position: int, value: tuple[int, int]) -> None:
         self.memory[pages[position // self.page_size]][position % self.page_size] = value
 
-    def _row(self, slot: object, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
-        sequence, sample = slot.sequence, slot.sample  # type: ignore[attr-defined]
+    def _row(self, slot: Slot, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
+        sequence, sample = slot.sequence, slot.sample
         if self.poison.intersection(sequence.tokens[: sequence.num_prompt]):
             return RowResult(None, error="The logits are not numbers.")
         sampling = sequence.sampling
         asked = sampling.prompt_logprobs if position + 1 < sequence.num_prompt else sampling.logprobs
         known = None
-        if position + 1 < sequence.num_tokens and (not sample or asked is not None):
-            known = logprob(state, sequence.tokens[position + 1])
+        own = sequence.tokens[position + 1] if position + 1 < sequence.num_tokens else slot.guess_at(position + 1)
+        if own is not None and (not sample or asked is not None):
+            known = logprob(state, own)
         token = None
         if sample:
             row = None if mask is None else mask[number]
@@ -247,7 +250,11 @@ class ScriptedCompiler:
 
 
 def make_engine(
-    runner: ScriptedRunner | None = None, compiler: ScriptedCompiler | None = None, context: int = CONTEXT, **options: object
+    runner: ScriptedRunner | None = None,
+    compiler: ScriptedCompiler | None = None,
+    context: int = CONTEXT,
+    speculation: Speculation | None = None,
+    **options: object,
 ) -> Engine:
     """With the option `host_pages` there is a second tier of so many pages, from which every page is worth bringing back."""
     host_pages = options.pop("host_pages", 0)
@@ -255,7 +262,10 @@ def make_engine(
     runner = runner or ScriptedRunner()
     tier = HostTier(host_pages, runner.page_size) if host_pages else None  # type: ignore[arg-type]
     cost = CopyCost(fixed=0.0, page=0.0, token=1.0) if host_pages else None
-    return Engine(config, runner, compiler or ScriptedCompiler(), TABLE, context, host=tier, copy_cost=cost)  # type: ignore[arg-type]
+    compiler = compiler or ScriptedCompiler()
+    return Engine(  # type: ignore[arg-type]
+        config, runner, compiler, TABLE, context, host=tier, copy_cost=cost, speculation=speculation
+    )
 
 
 @dataclass

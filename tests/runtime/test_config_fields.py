@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 import torch
 
-from branchpoint.constrained.spec import Regex
+from branchpoint.constrained.spec import Constraint, Regex
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.build import LoadedEngine, build_engine
 from branchpoint.runtime.config import EngineConfig
@@ -197,6 +198,70 @@ def check_grammar_workers() -> None:
                 future.result(timeout=30)
             started = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("grammar")]
             assert len(started) == workers
+
+
+def drafted(constraint: Constraint | None = None, **options: object) -> tuple[int, int, int]:
+    """Guesses and right ones when a call comes again, and the steps it took then."""
+    with built(draft_adaptive=False, **options) as loaded:
+        first = ask(loaded, msgspec.structs.replace(call("a", max_tokens=24), constraint=constraint))
+        before = loaded.engine.stats().steps
+        again = ask(loaded, msgspec.structs.replace(call("b", max_tokens=24), constraint=constraint))
+        assert [event.tokens for event in again if isinstance(event, Delta)]
+        assert _text(first) == _text(again)
+        usage = again[-1].usage  # type: ignore[union-attr]
+        return usage.drafted_tokens, usage.accepted_tokens, loaded.engine.stats().steps - before
+
+
+def _text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Delta))
+
+
+def check_drafters() -> None:
+    assert drafted() == (0, 0, 24)
+    for name in ("radix", "suffix"):
+        guesses, right, steps = drafted(drafters=(name,))
+        assert guesses >= right >= 18 and steps < 8, (name, guesses, right, steps)
+    guesses, right, steps = drafted(Regex("(ab|cd)(ef|gh){9}"), drafters=("grammar",))
+    assert guesses >= right >= 9
+    for wrong in (("sufix",), ("ngram", "ngram"), ("model",)):
+        with pytest.raises(InvalidRequest, match="different ones of grammar, ngram, suffix, radix"):
+            config(drafters=wrong)
+
+
+def check_draft_tokens() -> None:
+    steps = {most: drafted(drafters=("radix",), draft_tokens=most)[2] for most in (1, 3, 23)}
+    assert steps == {1: 12, 3: 6, 23: 1}
+
+
+def check_draft_adaptive() -> None:
+    for adaptive in (True, False):
+        with built(drafters=("radix",), draft_adaptive=adaptive, draft_tokens=16) as loaded:
+            ask(loaded, call(max_tokens=24))
+            ask(loaded, call(max_tokens=24, logit_bias=((7, 50.0),)))  # says something else: every guess is wrong
+            (counts,) = loaded.engine.stats().drafters
+            assert counts.accepted == 0
+            assert (0 < counts.drafted < 16) is adaptive
+
+
+def looked_up(**options: object) -> tuple[int, int]:
+    """Guesses, and right ones, where three tokens stood before 50 once, and the last two of them before 60 later."""
+    prompt = (7, 1, 2, 50, 8, 1, 2, 60, 9, 7, 1, 2)
+    with built(drafters=("ngram",), draft_adaptive=False, **options) as loaded:
+        events = ask(loaded, call(prompt=prompt, max_tokens=2, logit_bias=((50, 100.0),)))
+        usage = events[-1].usage  # type: ignore[union-attr]
+        return usage.drafted_tokens, usage.accepted_tokens
+
+
+def check_ngram_min() -> None:
+    assert looked_up(ngram_min=3) == (1, 1)
+    assert looked_up(ngram_min=4) == (0, 0)
+    with pytest.raises(InvalidRequest, match="ngram_min must be at most ngram_max=4"):
+        config(ngram_min=5)
+
+
+def check_ngram_max() -> None:
+    assert looked_up(ngram_max=3) == (1, 1)
+    assert looked_up(ngram_max=2) == (1, 0)
 
 
 def check_seed() -> None:

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored
 from tests.runtime.expected import assert_as_expected
 from tests.runtime.scripted import CONTEXT, Collected, ScriptedCompiler, ScriptedRunner, collect, make_engine, run
@@ -75,10 +76,13 @@ class EngineMachine(RuleBasedStateMachine):
     def start(self, pool: tuple[int, int], setup: dict[str, object]) -> None:
         self.runner = ScriptedRunner(pool[1], pool[0])
         self.compiler = ScriptedCompiler(at_once=False)
-        self.engine = make_engine(self.runner, self.compiler, **setup)
         self.calls: dict[str, Call | ScoreCall] = {}
+        self.engine = make_engine(self.runner, self.compiler, speculation=self.speculation(), **setup)
         self.results: dict[str, Collected] = {}
         self.disturbed = set[str]()
+
+    def speculation(self) -> Speculation | None:
+        return None
 
     @rule(data=st.data())
     def submit(self, data: st.DataObject) -> None:

@@ -27,6 +27,7 @@ def test_serve_has_an_option_for_each_field() -> None:
     renamed = {
         "api_keys": "--api-key",
         "model_names": "--served-model-name",
+        "drafters": "--drafter",
         "model": "model",
         "served_name": "--served-model-name",
     }

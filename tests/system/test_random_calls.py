@@ -45,6 +45,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"num_pages": 60, "page_size": 5, "max_batch_tokens": 13},
     {"num_pages": 300, "page_size": 1, "policy": "lpm", "max_sequences": 6},
     {"num_pages": 1024, "page_size": 128, "policy": "fcfs"},
+    {"num_pages": 1024, "drafters": ("grammar", "radix", "suffix", "ngram"), "draft_adaptive": False},
+    {"num_pages": 60, "page_size": 5, "max_batch_tokens": 13, "drafters": ("ngram", "grammar"), "ngram_min": 1},
 )
 
 

@@ -1,0 +1,36 @@
+"""Commits the rows of a slot: those that stand behind guesses count as far as their masks and the guesses themselves hold.
+
+Called by the engine for every slot; without a draft it only passes the rows on.
+"""
+
+from collections.abc import Sequence as Seq
+
+from branchpoint.runtime.drafting.speculation import Speculation
+from branchpoint.runtime.drafting.walk import renew_matcher
+from branchpoint.runtime.generation import Finish, Generation
+from branchpoint.runtime.masks import StepMasks
+from branchpoint.runtime.plan import RowResult, Slot
+from branchpoint.runtime.scoring import Scoring
+
+__all__ = ["certain_rows", "commit_rows"]
+
+
+def certain_rows(slot: Slot, rows: Seq[RowResult]) -> Seq[RowResult]:
+    """The rows that count whatever becomes of the guesses: an error in one of them is the sequence's own."""
+    return rows[: len(rows) - len(slot.draft)]
+
+
+def commit_rows(
+    member: Generation | Scoring, slot: Slot, rows: Seq[RowResult], masks: StepMasks, speculation: Speculation | None
+) -> Finish | None:
+    """Let `member` take in the rows of its slot, and `speculation` learn what its guesses were worth."""
+    if not slot.draft:
+        return member.commit(slot, rows)
+    sequence = slot.sequence
+    if sequence in masks.broken:
+        renew_matcher(sequence)
+    masked = masks.usable.get(sequence, len(slot.draft) + 1)
+    finish = member.commit(slot, rows[: len(rows) - len(slot.draft) - 1 + masked])
+    if speculation and isinstance(member, Generation):
+        speculation.learn(sequence, member.agreed, len(slot.draft), finished=finish is not None)
+    return finish

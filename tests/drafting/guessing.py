@@ -1,0 +1,48 @@
+"""A drafter for tests that knows what the scripted model will say, and lies now and then."""
+
+import random
+from collections.abc import Mapping
+
+from branchpoint.runtime.drafting.drafter import Proposal
+from branchpoint.runtime.drafting.speculation import Speculation
+from branchpoint.runtime.messages import Call
+from branchpoint.runtime.sequence import Sequence
+from tests.runtime.expected import expect
+from tests.runtime.scripted import VOCABULARY
+
+
+class Oracle:
+    """Guesses the true continuation of each of `calls`, each token wrong with probability `lies`."""
+
+    name = "oracle"
+
+    def __init__(self, calls: Mapping[str, Call], length: int, lies: float, seed: int = 0) -> None:
+        self._truth: dict[tuple[str, int], list[int]] = {}
+        self._calls = calls
+        self._length = length
+        self._lies = lies
+        self._random = random.Random(seed)
+        self.finished: list[Sequence] = []
+
+    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        found = {}
+        for sequence, count in wanted.items():
+            key = (sequence.call_id, sequence.index)
+            if key not in self._truth:
+                self._truth[key] = expect(self._calls[sequence.call_id], sequence.index, self._length).tokens
+            rest = self._truth[key][sequence.num_output :][:count]
+            rest += [self._random.randrange(VOCABULARY) for _ in range(self._random.randrange(3))]
+            tokens = [self._random.randrange(VOCABULARY) if self._random.random() < self._lies else token for token in rest]
+            if tokens:
+                found[sequence] = Proposal(tuple(tokens[:count]))
+        return found
+
+    def finish(self, sequence: Sequence, *, kept: bool) -> None:
+        self.finished.append(sequence)
+
+    def close(self) -> None:
+        self._truth.clear()
+
+
+def all_of(drafter: object, most: int = 6, eos: frozenset[int] = frozenset()) -> Speculation:
+    return Speculation((drafter,), most=most, ends=eos, adaptive=False)  # type: ignore[arg-type]
