@@ -169,7 +169,8 @@ def _tag(value: object, at: str) -> Tag:
     form = _fields(value, at, ("begin", "content", "end"), ("type",))
     if form.get("type", "tag") != "tag":
         raise wrong(f"{at}/type", "a tag here")
-    return Tag(at, _text(form["begin"], f"{at}/begin"), _node(form["content"], f"{at}/content"), _ends(form["end"], at))
+    begin = _text(form["begin"], f"{at}/begin", empty=True)
+    return Tag(at, begin, _node(form["content"], f"{at}/content"), _ends(form["end"], at))
 
 
 def _triggered(value: object, at: str) -> Triggered:

@@ -110,13 +110,27 @@ class Tokenizer:
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = vocabulary_from_tokenizer_json(
-                    self._text.json, self.eos_token_ids, self.vocabulary_size, self._text.encode_bytes
+                    self._output_json(), self.eos_token_ids, self.vocabulary_size, self._text.encode_bytes
                 )
                 table = list(self._vocabulary.tokens)
                 for token in self._special.by_text.values():
                     table[token.id] = token.text.encode()
                 self._bytes = tuple(table)
             return self._vocabulary, self._bytes
+
+    def _output_json(self) -> str:
+        """The tokenizer as grammars see it: what it doesn't flag as special (many a `<tool_call>`) a model writes as text."""
+        if all(token.id in self.special_ids for token in self._special.by_text.values()):
+            return self._text.json
+        layout = json.loads(self._text.json)
+        for entry in layout["added_tokens"]:
+            entry["special"] = entry["id"] in self.special_ids
+        return json.dumps(layout, ensure_ascii=False)
+
+    def writes_as_text(self, text: str) -> bool:
+        """Whether grammars can match `text` in an output: where it is one special token they can't."""
+        token = self._special.by_text.get(text)
+        return token is None or bool(self.vocabulary.tokens[token.id])
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of `ids`, as a continuation (no leading space is dropped). Raises InvalidRequest for an id out of range."""

@@ -100,8 +100,8 @@ async def chat_call(gateway: Gateway, fields: ChatRequest, own: str) -> ChatCall
     prompt = rendered.prompt
     with named(limited):
         gateway.check_output(len(prompt.tokens), sampling, "messages")
-    if use.constraint is not None:
-        asked = Asked(use.constraint, use.field)
+    if rendered.use.constraint is not None:
+        asked = Asked(rendered.use.constraint, use.field)
     space, hints = salt_of(fields.cache_salt), hints_of(fields.priority)
     call = Call(own, tuple(prompt.tokens), sampling, asked.constraint, namespace=space, hints=hints)
     return ChatCall(call, rendered.use, {"prompt": "messages", **asked.params})

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from branchpoint.runtime.messages import Text
 from branchpoint.runtime.serving.chat_messages import template_messages, with_tools
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.reply import THINK
-from branchpoint.runtime.serving.tools import NO_TOOLS, ToolUse
+from branchpoint.runtime.serving.reply import CLOSE, OPEN, THINK, THOUGHT
+from branchpoint.runtime.serving.tools import NO_TOOLS, ToolUse, held_calls
 from branchpoint.runtime.serving.wire import Json
 from branchpoint.runtime.tokenizer import Prompt
 
@@ -60,10 +60,13 @@ async def render_conversation(gateway: Gateway, asked: Conversation) -> Rendered
         )
 
     segments = await gateway.aside(render)
-    reasons = asked.separate and asked.free and asked.use.constraint is None and (THINK in source or "</think>" in source)
+    reasons = asked.separate and asked.free and asked.use.constraint is None and (THINK in source or THOUGHT in source)
     thinking = reasons and bool(segments) and segments[-1].text.rstrip().endswith(THINK)
     if asked.use.prefix:
         segments = (*segments, Text(asked.use.prefix))
     prompt = await gateway.prepare(segments, heal=False, param=asked.param)
-    form = replace(asked.use.form, reasons=reasons, thinking=thinking)
-    return Rendered(prompt, replace(asked.use, form=form))
+    use = replace(asked.use, form=replace(asked.use.form, reasons=reasons, thinking=thinking))
+    marks = (OPEN, CLOSE, THINK, THOUGHT) if reasons else (OPEN, CLOSE)
+    if asked.free and use.tags and all(map(tokenizer.writes_as_text, marks)):
+        use = replace(use, constraint=held_calls(use, reasons=reasons, thinking=thinking))
+    return Rendered(prompt, use)

@@ -12,7 +12,20 @@ from typing import Literal
 
 from branchpoint.runtime.serving.json_scan import JsonScan
 
-__all__ = ["PLAIN", "THINK", "Arguments", "CallStart", "Content", "Format", "Part", "Reasoning", "ReplyParser"]
+__all__ = [
+    "CLOSE",
+    "OPEN",
+    "PLAIN",
+    "THINK",
+    "THOUGHT",
+    "Arguments",
+    "CallStart",
+    "Content",
+    "Format",
+    "Part",
+    "Reasoning",
+    "ReplyParser",
+]
 
 CallShape = Literal["none", "tagged", "bare", "list", "arguments"]
 """How calls stand in the output: none; `<tool_call>{…}</tool_call>` amid text; one `{name, arguments}`; a list of those; or

@@ -1,8 +1,8 @@
 """Tools that a request offers its model: from OpenAI's fields to what the template shows, what the output is held to, and how
 it is read.
 
-Arguments of required and named tools are always held to their schema; with `auto` the model is free, and calls are found in
-what it writes.
+Arguments are always held to their tool's schema; with `auto` the model is free around its calls, which are found in what it
+writes.
 """
 
 import json
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint, JsonSchema
+from branchpoint.constrained.spec import Constraint, JsonSchema, StructuralTag
 from branchpoint.runtime.serving.errors import bad_request, shown
-from branchpoint.runtime.serving.reply import PLAIN, Format
+from branchpoint.runtime.serving.reply import CLOSE, OPEN, PLAIN, THINK, THOUGHT, Format
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
-__all__ = ["NO_TOOLS", "ToolFields", "ToolUse", "tool_use"]
+__all__ = ["NO_TOOLS", "ToolFields", "ToolUse", "held_calls", "tool_use"]
 
 MAX_TOOLS = 512
 MOST_CALLS = 16
@@ -65,7 +65,8 @@ class _Named(msgspec.Struct, frozen=True):
 class ToolUse:
     """`shown` are the tools for the template. `constraint` is what the output is held to, `prefix` what it goes on from.
 
-    `finish` is the finish reason of a sample that ends by itself with a complete call.
+    `tags` are the calls that free text may hold (see `held_calls`), at most one of them with `once`. `finish` is the finish
+    reason of a sample that ends by itself with a complete call.
     """
 
     shown: tuple[Json, ...] = ()
@@ -74,6 +75,8 @@ class ToolUse:
     form: Format = PLAIN
     finish: str = "tool_calls"
     field: str = "tools"
+    tags: tuple[Json, ...] = ()
+    once: bool = False
 
     def text(self) -> str:
         """The tools as a system prompt, for a template that knows none."""
@@ -95,15 +98,37 @@ def tool_use(fields: ToolFields, *, constrained: bool) -> ToolUse:
     shown = tuple(fields.tools or ())
     names = frozenset(functions)
     if choice == "auto":
-        return ToolUse(shown, form=Format("tagged", names))
+        tags = tuple(_tag(name, function) for name, function in functions.items())
+        return ToolUse(shown, form=Format("tagged", names), tags=tags, once=fields.parallel_tool_calls is False)
     if named:
-        head = f'<tool_call>\n{{"name": {json.dumps(named)}, "arguments": '
+        head = f'{OPEN}\n{{"name": {json.dumps(named)}, "arguments": '
         form = Format("arguments", names, named)
         return ToolUse(shown, JsonSchema(_encoded(_parameters(functions[named]))), head, form, "stop")
     if fields.parallel_tool_calls is False:
         return ToolUse(shown, JsonSchema(_encoded(_one_of(functions))), form=Format("bare", names))
     several = {"type": "array", "minItems": 1, "maxItems": MOST_CALLS, "items": _one_of(functions)}
     return ToolUse(shown, JsonSchema(_encoded(_lifted(several))), form=Format("list", names))
+
+
+def held_calls(use: ToolUse, *, reasons: bool, thinking: bool) -> StructuralTag:
+    """Free text in which `<tool_call>` begins a call of one of the tools, with arguments of its schema.
+
+    With `reasons` the output may begin with thoughts, in which nothing is held; with `thinking` it does.
+    """
+    calls: Json = {"type": "triggered_tags", "triggers": [OPEN], "tags": use.tags, "stop_after_first": use.once}
+    form = calls
+    if reasons:
+        thoughts = {"type": "tag", "begin": "" if thinking else THINK, "content": {"type": "any_text"}, "end": THOUGHT}
+        form = {"type": "sequence", "elements": [thoughts, calls]}
+        if not thinking:
+            form = {"type": "or", "elements": [form, calls | {"excludes": [THINK]}]}
+    return StructuralTag(_encoded({"type": "structural_tag", "format": form}))
+
+
+def _tag(name: str, function: _Function) -> Json:
+    schema: Json = {"type": "object"} if function.strict is False else _parameters(function)
+    begin = f'{OPEN}\n{{"name": {json.dumps(name)}, "arguments": '
+    return {"begin": begin, "content": {"type": "json_schema", "json_schema": schema}, "end": f"}}\n{CLOSE}"}
 
 
 def _functions(tools: Sequence[Json] | None) -> dict[str, _Function]:

@@ -76,6 +76,7 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
             "<function=wait>-1</function>",
         ],
     ),
+    "a tag without a beginning": ({"format": tag("", FREE, "</a>")}, ["x</a>", "</a>"], ["", "x", "</a>x"]),
     "one at least": (
         triggered(tag("<a>", regex(".*"), "</a>"), tag("<b>", FREE, "</b>"), tag("<c>", NESTED, "</c>"), at_least_one=True),
         ["<a>x</a>", "<a>x</a></a>y", "<b>q</a></b>", "<c>(())</c> t", "<b></b>ab<a></a>"],
@@ -205,7 +206,7 @@ def test_special_ids_are_never_in_the_text(compiler: GrammarCompiler, vocabulary
     [
         ([], InvalidGrammar, "at /"),
         ({"format": {"type": "qwen_xml"}}, InvalidGrammar, "/format/type"),
-        ({"format": tag("", FREE, "x")}, InvalidGrammar, "/format/begin"),
+        (triggered(tag("", FREE, "x")), InvalidGrammar, "/format/tags/0/begin"),
         ({"format": {"type": "tag", "begin": "a", "end": "b"}}, InvalidGrammar, "'content'"),
         ({"format": {**FREE, "surprise": 1}}, InvalidGrammar, "/format/surprise"),
         ({"format": {"type": "sequence", "elements": [FREE, regex("a")]}}, InvalidGrammar, "/format/elements/0"),

@@ -136,6 +136,13 @@ def test_tags_are_forged_by_nobody_and_kept_in_answers(hugging_face: Tokenizer) 
     assert hugging_face.decode(tokens).startswith("user:<think>aassistant:<think>b<|end|>")
 
 
+def test_grammars_match_tags_that_arent_flagged_as_special(hugging_face: Tokenizer) -> None:
+    for text, plain in {"<think>": True, "</think>": True, "<tool_call>": True, "<|end|>": False, "<|begin|>": False}.items():
+        assert hugging_face.writes_as_text(text) is plain, text
+    (think,) = hugging_face.encode("<think>", special=True)
+    assert hugging_face.vocabulary.tokens[think] == b"<think>"
+
+
 def test_white_space_beside_a_token_goes_where_the_tokenizer_says(hugging_face: Tokenizer) -> None:
     assert hugging_face.decode(hugging_face.encode("a <think> \n b", special=True)) == "a <think>b"
 

@@ -1,16 +1,19 @@
 """Tools and reasoning in chat: what the model is shown and held to, what its text becomes, whole and streamed alike."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
 from branchpoint.constrained.spec import JsonSchema
+from branchpoint.runtime.messages import Call
 from branchpoint.runtime.serving.reply import Arguments, CallStart, Content, Format, Part, Reasoning, ReplyParser
-from tests.runtime.serving_site import Site, open_site, refusal
+from branchpoint.runtime.tokenizer import Tokenizer
+from tests.runtime.serving_site import Site, open_site, refusal, tokenizer
 
 FIND = {
     "type": "function",
@@ -85,7 +88,63 @@ async def test_calls_are_found_in_free_text(site: Site) -> None:
     (call,) = found["tool_calls"]
     assert call["function"]["name"] == "find"
     assert json.loads(call["function"]["arguments"]) == {"city": 'Zürich {"x"}'}
-    assert site.engine.calls[-1].constraint is None
+
+
+HEAD = '<tool_call>\n{"name": "find", "arguments": '
+TAIL = "}\n</tool_call>"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    ready = GrammarCompiler(tokenizer().vocabulary, 1, CompilerLimits(trial_seconds=0))
+    yield ready
+    ready.close()
+
+
+def reads(compiler: GrammarCompiler, site: Site, text: str) -> bool:
+    """Whether the last call may say `text`, as a whole."""
+    call = site.engine.calls[-1]
+    assert isinstance(call, Call)
+    matcher, tokens = compiler.compile(call.constraint).result().matcher(), list(text.encode())
+    return matcher.advance(tokens) == len(tokens) and matcher.can_end
+
+
+async def test_with_auto_text_is_free_and_arguments_are_held_to_their_schema(site: Site, compiler: GrammarCompiler) -> None:
+    await site.chat(tools=TOOLS)
+    good = HEAD + '{"city":"Bern"}' + TAIL
+    for text in ("", "No tool is needed.", "a <tool is no call", good, f"Let me look.\n{good}\n{good} done"):
+        assert reads(compiler, site, text), text
+    for arguments in ("{}", '{"city":7}', "3", '{"city":"Bern"'):
+        assert not reads(compiler, site, HEAD + arguments + TAIL), arguments
+    for text in ("<tool_call>", "<tool_call>nonsense</tool_call>", good.replace("find", "lose")):
+        assert not reads(compiler, site, text), text
+    await site.chat(tools=TOOLS, parallel_tool_calls=False)
+    assert reads(compiler, site, good) and reads(compiler, site, "none") and not reads(compiler, site, good + good)
+
+
+async def test_a_tool_that_is_not_strict_takes_any_object(site: Site, compiler: GrammarCompiler) -> None:
+    await site.chat(tools=[FIND | {"function": FIND["function"] | {"strict": False}}])
+    assert reads(compiler, site, HEAD + '{"town":7}' + TAIL) and not reads(compiler, site, HEAD + "7" + TAIL)
+
+
+async def test_thoughts_are_free_and_the_calls_behind_them_held(compiler: GrammarCompiler) -> None:
+    good, bad = HEAD + '{"city":"Bern"}' + TAIL, HEAD + "{}" + TAIL
+    async with open_site(template=THINKS, context=4096) as site:
+        await site.chat(tools=TOOLS)
+        for before in ("", "Yes. ", "<think>Hm, <tool_call> …</think>", "<think></think>Yes. "):
+            assert reads(compiler, site, before + good) and not reads(compiler, site, before + bad), before
+        await site.chat(tools=TOOLS, chat_template_kwargs={"open": True})
+        for before in ("</think>", "Hm, <tool_call> …</think>Yes. "):
+            assert reads(compiler, site, before + good) and not reads(compiler, site, before + bad), before
+        assert not reads(compiler, site, "still thinking")
+
+
+async def test_where_the_marks_are_special_tokens_calls_are_found_without_being_held(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "writes_as_text", lambda self, text: text != "</tool_call>")
+    found, _ = await message(site, CALL)
+    assert len(found["tool_calls"]) == 1 and site.engine.calls[-1].constraint is None
 
 
 async def test_calls_in_parallel_and_one_where_only_one_may_be(site: Site) -> None:

@@ -27,6 +27,7 @@ SCHEMA = {
     "required": ["city", "visits"],
     "additionalProperties": False,
 }
+REPEATED = ("Repeat exactly: <b>", "<b>", "Repeat exactly: <tool>", "<tool>", "Repeat after me: <tool_call>")
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -135,6 +136,22 @@ def test_the_client_parses_pydantic_models_whole_and_streamed(client: openai.Ope
     assert final.usage is not None and {"chunk", "content.delta", "content.done"} <= kinds
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(**options | {"max_tokens": 2})
+
+
+def test_calls_that_the_model_begins_by_itself_follow_their_schema_streamed_too(client: openai.OpenAI) -> None:
+    visit = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": SCHEMA}}
+    said = [("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(REPEATED)]
+    options = {"model": "smol", "messages": [{"role": role, "content": text} for role, text in said], "tools": [visit]}
+    whole = client.chat.completions.create(**options, temperature=0, max_tokens=60).choices[0]
+    assert whole.finish_reason == "tool_calls" and whole.message.tool_calls
+    arguments = [call.function.arguments for call in whole.message.tool_calls]
+    for each in arguments:
+        jsonschema.validate(json.loads(each), SCHEMA)
+    streamed = [""] * len(arguments)
+    for chunk in client.chat.completions.create(**options, temperature=0, max_tokens=60, stream=True):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            streamed[call.index] += (call.function.arguments if call.function else None) or ""
+    assert streamed == arguments
 
 
 def test_streams_of_several_samples_interleave_and_each_ends_once(client: openai.OpenAI) -> None:
@@ -263,7 +280,7 @@ def test_a_client_that_goes_gives_its_pages_back_within_a_second(server: Served,
     began, seen = threading.Event(), threading.Event()
 
     def ask() -> None:
-        with httpx.Client(base_url=server.url, headers=headers, timeout=20 if stream else 0.5) as short:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=20 if stream else 1.0) as short:
             try:
                 with short.stream("POST", "/v1/completions", json=body) as answer:
                     for _ in answer.iter_lines():
