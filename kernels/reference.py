@@ -9,7 +9,22 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["add_rms_norm", "rms_norm", "rope", "rope_rotate", "rope_tables", "rope_write", "silu_mul", "top_logits"]
+__all__ = [
+    "add_rms_norm",
+    "rms_norm",
+    "rope",
+    "rope_rotate",
+    "rope_tables",
+    "rope_write",
+    "rotation_of_heads",
+    "rotation_of_tokens",
+    "silu_mul",
+    "top_logits",
+]
+
+
+FLOAT8_MAX = 448.0
+"""The largest number that float8_e4m3fn holds."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -64,18 +79,55 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     return rope_rotate(q, cos, sin), rope_rotate(k, cos, sin)
 
 
-def rope_write(qkv: Tensor, cos: Tensor, sin: Tensor, norm: Tensor | None, eps: float, cache: Tensor, places: Tensor) -> Tensor:
+def rotation_of_tokens(cos: Tensor, sin: Tensor, positions: Tensor, rotated: int, kept: int) -> tuple[Tensor, Tensor]:
+    """The rows of `rope_tables` at positions int64 [T], for all heads alike: cos and sin [T, 1, D]."""
+    return cos.index_select(0, positions), sin.index_select(0, positions)
+
+
+def rotation_of_heads(cos: Tensor, sin: Tensor, positions: Tensor, rotated: int, kept: int) -> tuple[Tensor, Tensor]:
+    """The same for `rotated` heads beside `kept` ones that stay as they are: cos and sin [T, rotated + kept, D].
+
+    So q, k and v turn in one call, as they lie in the projection.
+    """
+    cos, sin = rotation_of_tokens(cos, sin, positions, rotated, kept)
+    return _beside(cos.expand(-1, rotated, -1), sin.expand(-1, rotated, -1), kept)
+
+
+def _beside(cos: Tensor, sin: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """Tables [T, H, D] with those of `kept` heads behind them that don't turn."""
+    still = cos.new_ones(1).expand(cos.shape[0], kept, cos.shape[-1])
+    return torch.cat((cos, still), 1), torch.cat((sin, torch.zeros_like(still)), 1)
+
+
+def rope_write(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    cache: Tensor,
+    places: Tensor,
+    scales: Tensor | None = None,
+) -> Tensor:
     """Take the projection qkv [T, Hq + 2 Hkv, D] to where attention wants it: returns q [T, Hq, D], writes keys and values.
 
-    The heads of q and k are normed by the rows of `norm` [1, Hq + Hkv, D] (None: not at all), then rotated by cos, sin [T, 1, D]
-    of `rope_tables`; keys and values go to the cache [S, 2 Hkv, D] at `places` int64 [T], all different, in the cache's dtype.
+    The heads of q and k are normed by the rows of `norm` [1, Hq + Hkv, D] (None: not at all), then turned by cos and sin, of
+    `rotation_of_tokens` or, in this form alone, of `rotation_of_heads`. Keys and values go to the cache [S, 2 Hkv, D] at `places`
+    int64 [T], all different, in the cache's dtype. For a float8_e4m3fn cache each head is divided by its entry in `scales`
+    float32 [2 Hkv], and what lies beyond the type's largest number becomes that.
     """
-    kv_heads = cache.shape[1] // 2
-    qk, v = qkv.split_with_sizes((qkv.shape[1] - kv_heads, kv_heads), 1)
+    kept = cache.shape[1] // 2
+    rotated = qkv.shape[1] - kept
     if norm is not None:
-        qk = rms_norm(qk, norm, eps)
-    q, k = rope_rotate(qk, cos, sin).split_with_sizes((qk.shape[1] - kv_heads, kv_heads), 1)
-    cache.index_copy_(0, places, torch.cat((k, v), 1).to(cache.dtype))
+        qk, v = qkv.split_with_sizes((rotated, kept), 1)
+        qkv = torch.cat((rms_norm(qk, norm, eps), v), 1)
+    if cos.shape[1] == 1:
+        cos, sin = _beside(cos.expand(-1, rotated, -1), sin.expand(-1, rotated, -1), kept)
+    q, kv = rope_rotate(qkv, cos, sin).split_with_sizes((rotated - kept, 2 * kept), 1)
+    if scales is None:
+        cache.index_copy_(0, places, kv.to(cache.dtype))
+    else:
+        cache[places] = (kv.float() / scales[:, None]).clamp(-FLOAT8_MAX, FLOAT8_MAX).to(cache.dtype)
     return q
 
 

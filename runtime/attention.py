@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from branchpoint.kernels.attention import paged_attention, write_kv
+from branchpoint.kernels.attention import paged_attention
 from branchpoint.kernels.layout import AttentionPlan, plan_attention
+from branchpoint.kernels.reference import rope_write
 from branchpoint.kernels.scratch import Scratch
 from branchpoint.radix import Swap
 from branchpoint.runtime.batch import Batch
 from branchpoint.runtime.host_memory import HostMemory
+from branchpoint.runtime.models.base import Rotation
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.plan import Copy, PageCopy
 
@@ -29,8 +31,8 @@ class AttentionBackend(Protocol):
     def plan(self, batch: Batch) -> None:
         """Prepare for one step; `forward` works on this batch until the next plan."""
 
-    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
-        """Store kv [T, 2 Hkv, D] of the batch (keys, then values) and let q [T, Hq, D] attend; returns [T, Hq, D]."""
+    def forward(self, layer_index: int, qkv: Tensor, rotation: Rotation, norm: Tensor | None) -> Tensor:
+        """See `models.base.LayerAttention`, for the tokens of the batch."""
 
     def copy_pages(self, copies: Sequence[Copy]) -> None:
         """Copy KV between pages, and between pages and host memory, in all layers, in order."""
@@ -67,10 +69,10 @@ class CpuAttention:
         self._places = batch.places
         self._plan = plan_attention(batch.table, self.dtype, self._device)
 
-    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
+    def forward(self, layer_index: int, qkv: Tensor, rotation: Rotation, norm: Tensor | None) -> Tensor:
         """See `AttentionBackend`."""
         cache = self._caches[layer_index]
-        write_kv(kv.to(self.dtype), cache, self._places)
+        q = rope_write(qkv, rotation.cos, rotation.sin, norm, rotation.eps, cache, self._places)
         return paged_attention(q.to(self.dtype), cache, self._plan, self._scale, self._scratch)
 
     def give_host_memory(self, num_slots: int) -> HostMemory:

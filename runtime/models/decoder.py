@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from branchpoint.kernels.reference import add_rms_norm, rms_norm, rope_rotate, silu_mul
+from branchpoint.kernels.operations import operations_for
 from branchpoint.runtime.layers.linear import Linear, LinearMethod, LinearSource
 from branchpoint.runtime.layers.rope import rotary_table
-from branchpoint.runtime.models.base import LayerAttention
+from branchpoint.runtime.models.base import LayerAttention, Rotation
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.parallel import Shard
 from branchpoint.runtime.weights.checkpoint import Checkpoint, Stored, require
@@ -46,39 +46,28 @@ class Decoder:
         self._layers = layers
         self._norm = norm
         self._head = head
+        self._operations = operations_for(embedding.device)
         self._cos, self._sin = rotary_table(config, embedding.device, dtype)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: LayerAttention) -> Tensor:
         """See `Model`."""
-        config = self.config
-        eps, head_dim = config.rms_eps, config.head_dim
-        kv_heads, attended = config.num_kv_heads, config.q_size
-        heads, rotated = (config.num_heads, 2 * kv_heads), config.num_heads + kv_heads
-        cos, sin = self._rotation(positions, rotated, kv_heads)
+        config, operations = self.config, self._operations
+        eps, head_dim, heads, kv_heads = config.rms_eps, config.head_dim, config.num_heads, config.num_kv_heads
+        cos, sin = operations.rotation(self._cos, self._sin, positions, heads + kv_heads, kv_heads)
+        rotation = Rotation(cos, sin, eps, kv_heads)
         x = functional.embedding(tokens, self._embedding).to(self.dtype)
         residual: Tensor | None = None
         for index, layer in enumerate(self._layers):
             if residual is None:
-                x, residual = rms_norm(x, layer.input_norm, eps), x
+                x, residual = operations.rms_norm(x, layer.input_norm, eps), x
             else:
-                x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
-            qkv = layer.qkv.apply(x).to(self.dtype).view(-1, rotated + kv_heads, head_dim)
-            if layer.qk_norm is not None:
-                qk, v = qkv.split_with_sizes((rotated, kv_heads), 1)
-                qkv = torch.cat((rms_norm(qk, layer.qk_norm, eps), v), 1)
-            q, kv = rope_rotate(qkv, cos, sin).split_with_sizes(heads, 1)
-            x = layer.output.apply(attention.forward(index, q, kv).reshape(-1, attended))
-            x, residual = add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = layer.down.apply(silu_mul(layer.gate_up.apply(x)))
+                x, residual = operations.add_rms_norm(x, residual, layer.input_norm, eps)
+            qkv = layer.qkv.apply(x).to(self.dtype).view(-1, heads + 2 * kv_heads, head_dim)
+            x = layer.output.apply(attention.forward(index, qkv, rotation, layer.qk_norm).reshape(-1, config.q_size))
+            x, residual = operations.add_rms_norm(x, residual, layer.mlp_norm, eps)
+            x = layer.down.apply(operations.silu_mul(layer.gate_up.apply(x)))
         assert residual is not None, "a model has at least one layer"
-        return add_rms_norm(x, residual, self._norm, eps)[0]
-
-    def _rotation(self, positions: Tensor, rotated: int, kept: int) -> tuple[Tensor, Tensor]:
-        """Cos and sin [T, heads, D] for the heads of q, k and v as they lie in the projection: those of v stay as they are."""
-        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        still = cos.new_ones(1).expand(len(positions), kept, cos.shape[-1])
-        cos = torch.cat((cos.expand(-1, rotated, -1), still), 1)
-        return cos, torch.cat((sin.expand(-1, rotated, -1), torch.zeros_like(still)), 1)
+        return operations.add_rms_norm(x, residual, self._norm, eps)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`."""

@@ -12,7 +12,10 @@ ROWS |= {"logits_ptr": "*fp32", "top_p_ptr": "*fp64", "seed_ptr": "*i64", "posit
 ROWS |= dict.fromkeys(("vocabulary", "words", "segments"), "i32")
 TOPS = dict.fromkeys(("most_ptr", "sum_ptr", "value_ptr", "total_ptr", "top_value_ptr"), "*fp32") | {"top_token_ptr": "*i64"}
 LAYER = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "out_ptr", "total_ptr", "gate_up_ptr", "norm_ptr"), "*bf16")
-LAYER |= dict.fromkeys(("qkv_ptr", "cos_ptr", "sin_ptr", "q_ptr", "cache_ptr"), "*bf16") | {"places_ptr": "*i64"}
+LAYER |= dict.fromkeys(("qkv_ptr", "cos_ptr", "sin_ptr", "q_ptr", "cache_ptr"), "*bf16") | {
+    "places_ptr": "*i64",
+    "scales_ptr": "*fp32",
+}
 LAYER |= {"width": "i32", "eps": "fp32", "num_heads": "i32", "num_kv_heads": "i32"}
 
 
@@ -23,7 +26,7 @@ def _form(module: str, kernel: str, types: dict[str, str], warps: int, arguments
 
 
 NORM = "x_ptr residual_ptr weight_ptr out_ptr total_ptr width eps"
-ROTARY = "qkv_ptr cos_ptr sin_ptr norm_ptr places_ptr q_ptr cache_ptr num_heads num_kv_heads eps"
+ROTARY = "qkv_ptr cos_ptr sin_ptr norm_ptr places_ptr q_ptr cache_ptr scales_ptr num_heads num_kv_heads eps"
 DRAW = "logits_ptr mask_ptr mask_row_ptr temperature_ptr seed_ptr position_ptr edge_ptr last_ptr best_ptr score_ptr token_ptr"
 EDGE = "logits_ptr mask_ptr mask_row_ptr temperature_ptr top_k_ptr top_p_ptr least_ptr best_ptr edge_ptr last_ptr"
 PICK = "temperature_ptr best_ptr best_token_ptr score_ptr token_ptr chosen_ptr chosen_best_ptr segments"
@@ -32,8 +35,12 @@ FORMS = [
     *(_form("norm", "_norm_kernel", LAYER, 8, NORM, ADD=add, BLOCK=4096) for add in (False, True)),
     _form("activation", "_silu_mul_kernel", LAYER, 4, "gate_up_ptr out_ptr width", BLOCK=1024),
     *(
-        _form("rotary", "_rope_write_kernel", LAYER, 4, ROTARY, NORM=normed, HALF=half, HEADS=1024 // block, BLOCK=block)
-        for normed, half, block in [(True, 64, 64), (False, 64, 64), (False, 40, 64), (True, 128, 128)]
+        _form("rotary", "_rope_write_kernel", LAYER, 4, ROTARY, NORM=normed, SCALES=False, HALF=half, HEADS=heads, BLOCK=block)
+        for normed, half, heads, block in [(True, 64, 16, 64), (False, 64, 16, 64), (False, 40, 16, 64), (True, 128, 8, 128)]
+    ),
+    _form(
+        "rotary", "_rope_write_kernel", LAYER | {"cache_ptr": "*fp8e4nv"}, 4, ROTARY,
+        NORM=False, SCALES=True, HALF=64, HEADS=16, BLOCK=64,
     ),
     _form("draw", "_best_kernel", ROWS, 4, "logits_ptr mask_ptr mask_row_ptr best_ptr token_ptr vocabulary words", BLOCK=4096),
     _form("draw", "_draw_kernel", ROWS, 4, f"{DRAW} vocabulary words", FILTERS=True, SEGMENTS=32, BLOCK=4096),

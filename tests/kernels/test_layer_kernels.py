@@ -64,6 +64,20 @@ def test_heads_are_normed_turned_and_stored(
     assert (caches[0][[1, 2, 3, 5, 6, 8]] == 5).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_keys_and_values_go_into_eight_bits_by_their_heads_scales(dtype: torch.dtype) -> None:
+    """Numbers that eight bits hold exactly, as the interpreter rounds 1.97 to 1."""
+    qkv, places = (3 * _random(2, 8, 64, dtype=dtype)).round(), torch.tensor([3, 1], device=DEVICE)
+    cos, sin = torch.ones(2, 1, 64, dtype=dtype, device=DEVICE), torch.zeros(2, 1, 64, dtype=dtype, device=DEVICE)
+    scales = torch.tensor([0.5, 0.125, 2.0**-9, 2.0], device=DEVICE)  # the third is too small for what comes
+    caches = [torch.zeros(4, 4, 64, device=DEVICE).to(torch.float8_e4m3fn) for _ in range(2)]
+    rotary.rope_write(qkv, cos, sin, None, 1e-6, caches[0], places, scales)
+    reference.rope_write(qkv, cos, sin, None, 1e-6, caches[1], places, scales)
+    actual, expected = (cache.float() for cache in caches)
+    assert torch.equal(actual, expected)
+    assert expected.abs().max() == reference.FLOAT8_MAX
+
+
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="a weight as wide"):
         norm.rms_norm(_random(2, 8), _random(7), 1e-5)

@@ -10,7 +10,8 @@ from gguf.quants import quantize
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from branchpoint.runtime.models.base import Model
+from branchpoint.kernels.reference import rope_write
+from branchpoint.runtime.models.base import Model, Rotation
 
 
 class DenseAttention:
@@ -20,8 +21,9 @@ class DenseAttention:
         self._dtype = dtype
         self._held: dict[int, Tensor] = {}
 
-    def forward(self, layer_index: int, q: Tensor, kv: Tensor) -> Tensor:
-        q, kv = q.to(self._dtype), kv.to(self._dtype)
+    def forward(self, layer_index: int, qkv: Tensor, rotation: Rotation, norm: Tensor | None) -> Tensor:
+        kv = torch.empty(len(qkv), 2 * rotation.kv_heads, qkv.shape[2], dtype=self._dtype)
+        q = rope_write(qkv, rotation.cos, rotation.sin, norm, rotation.eps, kv, torch.arange(len(qkv))).to(self._dtype)
         if layer_index in self._held:
             kv = torch.cat((self._held[layer_index], kv))
         self._held[layer_index] = kv
