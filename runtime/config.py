@@ -11,11 +11,12 @@ from msgspec import Meta
 
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["CpuWeights", "DrafterName", "EngineConfig", "Policy"]
+__all__ = ["CpuWeights", "DrafterName", "EngineConfig", "KvCacheDtype", "Policy"]
 
 CpuWeights = Literal["auto", "float32", "int8", "int4"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
+KvCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Policy = Literal["fcfs", "lpm", "program"]
 DrafterName = Literal["grammar", "ngram", "suffix", "radix"]
 
@@ -54,6 +55,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     page_size: Annotated[int, Meta(description="Tokens in a page of KV, 1 to 128.")] = 16
     num_pages: Annotated[int | None, Meta(description="Pages of KV; sized from memory where left out.")] = None
     kv_memory_gib: Annotated[float | None, Meta(description="Memory for KV in GiB; what is free where left out.")] = None
+    gpu_memory_utilization: Annotated[
+        float, Meta(description="Share of a GPU's memory that weights, activations and KV may take together.")
+    ] = 0.9
+    kv_cache_dtype: Annotated[
+        KvCacheDtype, Meta(description="Type of cached keys and values; fp8 (e4m3) is for GPUs, auto follows the model.")
+    ] = "auto"
     host_kv_memory_gib: Annotated[
         float, Meta(description="Host memory in GiB for KV that has to leave the device; 0 for none.")
     ] = 0.0
@@ -84,6 +91,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InvalidRequest(
                     f"{name} must be above 0 and finite, got {value!r:.40}; leave it out to let the engine choose.", param=name
                 )
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise InvalidRequest(
+                f"gpu_memory_utilization must be above 0 and at most 1, got {self.gpu_memory_utilization!r:.40}.",
+                param="gpu_memory_utilization",
+            )
         if not 0 <= self.host_kv_memory_gib < math.inf:
             raise InvalidRequest(
                 f"host_kv_memory_gib must be finite and at least 0, got {self.host_kv_memory_gib!r:.40}.",

@@ -16,7 +16,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.chain import make_speculation
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.verify import certain_rows, commit_rows
-from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
+from branchpoint.runtime.errors import DeviceLost, InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
 from branchpoint.runtime.generation import Finish, Generation, TokenTable
 from branchpoint.runtime.group import Group
 from branchpoint.runtime.masks import MaskFiller, StepMasks
@@ -205,6 +205,8 @@ class Engine:
         masks = self._masks.start(plan)
         try:
             result = self._runner.execute(plan, masks.wait)
+        except DeviceLost:
+            raise  # nothing can be computed any more: the host of this engine tells all callers
         except Exception as error:  # noqa: BLE001  # the boundary of one step: a fault costs the calls in it, not the engine
             masks.wait()
             self._scheduler.abandon()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CapacityError",
+    "DeviceLost",
     "EngineDead",
     "InvalidRequest",
     "ModelError",
@@ -66,6 +67,10 @@ class EngineDead(RuntimeFailure):
     """The engine's thread or process is gone; nothing more can be asked of it."""
 
     kind = "engine_dead"
+
+
+class DeviceLost(RuntimeFailure):
+    """The GPU failed in a way that this process can't recover from; all that lay in its memory is gone."""
 
 
 class ModelError(BranchpointError, ValueError):

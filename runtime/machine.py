@@ -11,7 +11,7 @@ import torch
 
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["available_memory", "usable_cores", "use_threads"]
+__all__ = ["available_memory", "total_memory", "usable_cores", "use_threads"]
 
 _GIB = 2**30
 _GROUPS = Path("/sys/fs/cgroup")
@@ -28,6 +28,11 @@ def available_memory(device: torch.device | None = None) -> int:
     if device is not None and device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min(_system_memory(), _group_memory())
+
+
+def total_memory(device: torch.device) -> int:
+    """Bytes that a CUDA device has in all."""
+    return int(torch.cuda.mem_get_info(device)[1])
 
 
 def use_threads(threads: int | None) -> int:

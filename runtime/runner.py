@@ -14,6 +14,7 @@ from branchpoint.runtime.attention import CpuAttention, kv_bytes_per_page
 from branchpoint.runtime.batch import build_batch
 from branchpoint.runtime.capacity import host_slots, size_pool
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.device import watched
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMask
@@ -76,7 +77,7 @@ class TorchRunner:
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
         """See `plan.Runner`. `forward_seconds` holds the pass and the first logits, not the wait for masks nor the sampling."""
-        with torch.inference_mode():
+        with watched(self._device), torch.inference_mode():
             self._attention.copy_pages(plan.copies)
             started = time.perf_counter()
             rows = wanted_rows(plan)

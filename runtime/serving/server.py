@@ -166,7 +166,9 @@ class Server:
     def _announce(self, loaded: Loaded, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
         info = loaded.info
-        pool = f"{info.num_pages * info.page_size:,} tokens of KV, context {info.context_length:,}"
+        tokens = info.num_pages * info.page_size
+        whole = f"{tokens / info.context_length:,.1f} sequences of the whole context of {info.context_length:,}"
+        pool = f"{tokens:,} tokens of KV: {whole}"
         if loaded.longest < info.context_length:
             self._tell(f"Requests of more than {loaded.longest:,} tokens are refused: the KV pool holds less than the context.")
         scheme = "http" if self._options.ssl_certfile is None else "https"

@@ -41,6 +41,7 @@ _DENSE_FORMS = ("float32", "bfloat16")
 _DENSE_SHARE = 0.3  # of the memory that is free: what float copies beside the packed weights may take
 _TABLE_SHARE = 0.05  # of the memory that is free: cos and sin of every position
 _FLOAT32_BYTES = 4
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "fp8": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,9 @@ def load_model(config: EngineConfig, device: torch.device) -> LoadedModel:
     with torch.inference_mode():
         method = _method(config, device, dtype, checkpoint)
         model = load_decoder(checkpoint, shape, method, device, dtype, Shard())
-    return LoadedModel(model, shape, location.path, config.served_name or location.name, dtype, _kv_dtype(method, dtype))
+    return LoadedModel(
+        model, shape, location.path, config.served_name or location.name, dtype, _kv_dtype(config, device, method, dtype)
+    )
 
 
 def _open(location: Location, seed: int) -> GgufCheckpoint | SafetensorsCheckpoint | DummyCheckpoint:
@@ -108,9 +111,8 @@ def _limited(shape: ModelConfig, context_length: int | None) -> ModelConfig:
 
 def _dtype(config: EngineConfig, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
     """The dtype of hidden states: as asked; `auto` is float32 on the CPU, the checkpoint's own (bfloat16 for blocks) on CUDA."""
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if config.dtype != "auto":
-        return named[config.dtype]
+        return _DTYPES[config.dtype]
     if device.type == "cpu":
         return torch.float32
     embedding = checkpoint.find("model.embed_tokens.weight")
@@ -134,11 +136,21 @@ def _method(config: EngineConfig, device: torch.device, dtype: torch.dtype, chec
     return Measured(forms) if forms else Plain(device, dtype)
 
 
-def _kv_dtype(method: LinearMethod, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of cached keys and values: bfloat16 beside four-bit or int8 weights, whose error is some ten times its own.
+def _kv_dtype(config: EngineConfig, device: torch.device, method: LinearMethod, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of cached keys and values, as asked; `auto` is the model's, or bfloat16 beside four-bit or int8 weights, whose
+    error is some ten times its own.
 
     It halves what each step reads; where the CPU has no instructions for bfloat16, converting it back would cost more than that.
     """
+    asked = config.kv_cache_dtype
+    if asked == "fp8" and device.type != "cuda":
+        raise InvalidRequest("kv_cache_dtype 'fp8' needs a GPU; leave it at 'auto' on a CPU.", param="kv_cache_dtype")
+    if device.type == "cuda" and asked not in ("auto", "fp8", str(dtype).removeprefix("torch.")):
+        raise InvalidRequest(
+            f"On a GPU kv_cache_dtype must be auto, fp8 or the model's dtype, {dtype}; got {asked!r}.", param="kv_cache_dtype"
+        )
+    if asked != "auto":
+        return _DTYPES[asked]
     coarse = method.is_coarse if isinstance(method, Measured) else isinstance(method, Int4 | Int8)
     return torch.bfloat16 if coarse and dtype == torch.float32 and bfloat16_fast() else dtype
 

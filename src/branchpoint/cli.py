@@ -35,6 +35,9 @@ _FLAGS: Mapping[str, tuple[str, str | None]] = {
 }
 """Options that aren't called as their field: flag, and the environment variable that gives them too."""
 
+_ALIASES: Mapping[str, tuple[str, ...]] = {"context_length": ("--max-model-len",)}
+"""Further names of options, as other servers call them."""
+
 _EXIT_REFUSED = 2
 
 
@@ -49,7 +52,7 @@ def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     if get_origin(hint) is tuple:
         hint, default = list[str], []
-    option = typer.Option(flag, help=help_text, envvar=variable, show_default=default not in (None, []))
+    option = typer.Option(flag, *_ALIASES.get(name, ()), help=help_text, envvar=variable, show_default=default not in (None, []))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option])
 
 

@@ -64,5 +64,20 @@ def test_too_little_memory_says_what_to_change(monkeypatch: pytest.MonkeyPatch) 
         size_pool(_config(kv_memory_gib=0.1), SHAPE, torch.float32, CPU)
 
 
+def test_a_gpus_pool_is_its_share_less_what_is_taken_and_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    _free(monkeypatch, 64)
+    monkeypatch.setattr(capacity, "total_memory", lambda device: 80 * GIB)
+    cuda = torch.device("cuda")
+    pool = size_pool(_config(max_sequences=4096), SHAPE, torch.bfloat16, cuda, activations=2 * GIB)
+    assert pool.num_pages == (72 - 16 - 2) * GIB // (PAGE // 2)
+    assert "0.9 of 80.0 GiB GPU memory, less 16.0 GiB taken and 2.0 GiB for activations" in pool.reason
+    half = size_pool(_config(max_sequences=4096, gpu_memory_utilization=0.5), SHAPE, torch.bfloat16, cuda, activations=2 * GIB)
+    assert half.num_pages == (40 - 16 - 2) * GIB // (PAGE // 2)
+    with pytest.raises(
+        CapacityError, match=r"raise gpu_memory_utilization=0\.2, set kv_cache_dtype to fp8, lower max_batch_tokens"
+    ):
+        size_pool(_config(gpu_memory_utilization=0.2), SHAPE, torch.bfloat16, cuda)
+
+
 def test_a_pool_never_exceeds_what_all_sequences_could_use() -> None:
     assert size_pool(_config(kv_memory_gib=8, max_sequences=2), SHAPE, torch.float32, CPU).num_pages == 1024

@@ -11,6 +11,7 @@ import torch
 from branchpoint.constrained.spec import Constraint, Regex
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.build import LoadedEngine, build_engine
+from branchpoint.runtime.capacity import gpu_budget
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import CapacityError, InvalidRequest, ModelError, Overloaded
 from branchpoint.runtime.machine import usable_cores
@@ -137,6 +138,21 @@ def check_kv_memory_gib() -> None:
         assert loaded.info.num_pages == int(0.001 * 2**30) // (2 * 2 * 16 * 2 * 16 * 4)
     with pytest.raises(InvalidRequest, match="give one of them"):
         config(kv_memory_gib=1.0)
+
+
+def check_gpu_memory_utilization() -> None:
+    assert gpu_budget(total=100, free=70, utilization=0.9, activations=15) == 45
+    with pytest.raises(InvalidRequest, match="gpu_memory_utilization must be above 0"):
+        config(gpu_memory_utilization=1.5)
+
+
+def check_kv_cache_dtype() -> None:
+    for name, dtype in (("auto", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.float16)):
+        with built(kv_cache_dtype=name) as loaded:
+            assert loaded.engine._runner._attention._caches[0].dtype == dtype  # type: ignore[attr-defined]  # the type of the pool
+            assert len(said(loaded)) == 8
+    with pytest.raises(InvalidRequest, match="kv_cache_dtype 'fp8' needs a GPU"):
+        build_engine(config(device="cpu", kv_cache_dtype="fp8"))
 
 
 def check_host_kv_memory_gib() -> None:
@@ -293,6 +309,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ("context_length", 10**9),
         ("num_pages", 2**31),
         ("num_pages", 10**30),
+        *(("gpu_memory_utilization", value) for value in (0.0, -1.0, 1.01, NAN)),
         *(("kv_memory_gib", value) for value in (0.0, -1.0, NAN, INFINITE, 1e-9)),
         *((name, value) for name in ("page_size", "max_batch_tokens", "max_sequences", "max_queued") for value in (0, -5, 10**9)),
         *(("grammar_workers", value) for value in (0, -1, 10**6)),
