@@ -111,13 +111,17 @@ class Host:
         self._loaded = build_engine(EngineConfig(**PLAIN, **options))
         self.engine: Any = self._loaded.engine
 
-    def run(self, calls: Sequence[Call | ScoreCall], rng: random.Random | None = None) -> dict[str, Told]:
-        """Each alone; with `rng`, all together, some steps between their arrivals."""
+    def run(
+        self, calls: Sequence[Call | ScoreCall], rng: random.Random | None = None, aborted: str | None = None
+    ) -> dict[str, Told]:
+        """Each alone; with `rng`, all together, some steps between their arrivals. `aborted` is ended after its first steps."""
         told = {call.id: Told() for call in calls}
         for call in calls:
             self.engine.submit(call)
             while self.engine.has_work and (rng is None or rng.random() < 0.3):
                 self._step(told)
+        if aborted is not None:
+            self.engine.abort(aborted)
         while self.engine.has_work:
             self._step(told)
         assert self.engine.stats().pages_held == 0

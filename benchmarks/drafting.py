@@ -1,0 +1,121 @@
+"""What drafting gives: `python -m benchmarks.drafting`, on SmolLM2 and a CPU, beside the same engine without drafters.
+
+For each case tokens per step and tokens a second, with and without, how many guesses held, and whether the texts are the same
+(in float32 they must be; other forms round by the number of rows). Both engines take each round in turn, so that what else the
+machine does befalls both.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.report import Figure, Report
+from benchmarks.traces.drafted import CASES, Case
+from branchpoint.runtime.build import LoadedEngine, build_engine
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.drafting.tally import advice
+from branchpoint.runtime.machine import usable_cores
+from branchpoint.runtime.messages import Call, Completed, Delta, Failed
+
+__all__ = ["main"]
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the two engines, and what it has done."""
+
+    loaded: LoadedEngine
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def run(self, calls: list[Call], *, counted: bool) -> None:
+        """All of `calls` at once, to their end."""
+        engine = self.loaded.engine
+        before, began = engine.stats().steps, time.perf_counter()
+        for call in calls:
+            engine.submit(call)
+        tokens = 0
+        while engine.has_work:
+            for event in engine.step():
+                if isinstance(event, Delta):
+                    self.texts[event.id] = self.texts.get(event.id, "") + event.text
+                elif isinstance(event, Completed):
+                    tokens += event.usage.completion_tokens
+                elif isinstance(event, Failed):
+                    raise SystemExit(f"A call failed: {event.message}")
+        if counted:
+            self.steps += engine.stats().steps - before
+            self.seconds += time.perf_counter() - began
+            self.tokens += tokens
+
+    def close(self) -> None:
+        """End the engine."""
+        self.loaded.engine.close()
+        self.loaded.close()
+
+
+def _load(options: argparse.Namespace, drafters: tuple[str, ...]) -> Side:
+    config = EngineConfig(
+        model=options.model,
+        cpu_weights=options.cpu_weights,
+        threads=options.threads,
+        num_pages=1024,
+        context_length=2048,
+        seed=1,
+        drafters=drafters,  # type: ignore[arg-type]  # checked by the config itself
+        draft_tokens=options.draft_tokens,
+    )
+    return Side(build_engine(config))
+
+
+def measure(name: str, case: Case, options: argparse.Namespace, report: Report) -> None:
+    """One case on both engines."""
+    drafters = tuple(options.drafters or case.drafters)
+    drafted, plain = _load(options, drafters), _load(options, ())
+    try:
+        for number, calls in enumerate(case.rounds(drafted.loaded.tokenizer)):
+            for side in (drafted, plain) if number % 2 else (plain, drafted):
+                side.run(calls, counted=number >= case.warm)
+        stats = drafted.loaded.engine.stats()
+    finally:
+        drafted.close()
+        plain.close()
+    with_drafts, without = drafted.tokens / drafted.steps, plain.tokens / plain.steps
+    report.add(Figure("drafting", f"{name}/tokens_per_step", "tok/step", with_drafts, "off", without))
+    rate, plain_rate = drafted.tokens / drafted.seconds, plain.tokens / plain.seconds
+    report.add(Figure("drafting", f"{name}/speed", "tok/s", rate, "off", plain_rate))
+    same = sum(text == plain.texts.get(call) for call, text in drafted.texts.items())
+    reached = rate / plain_rate if case.by_time else with_drafts / without
+    told = {
+        "case": name,
+        "drafters": drafters,
+        "same_texts": f"{same} of {len(plain.texts)}",
+        "drafted": {each.name: f"{each.accepted} of {each.drafted}" for each in stats.drafters},
+        "bar": case.bar,
+        "reached": round(reached, 3),
+    }
+    print(json.dumps(told | ({"advice": lines} if (lines := advice(stats.drafters)) else {})), flush=True)
+
+
+def main() -> None:
+    """Parse the options and print every figure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drafting", description=__doc__)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--cpu-weights", default="auto")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--drafters", nargs="*", help="instead of each case's own")
+    parser.add_argument("--draft-tokens", type=int, default=16)
+    parser.add_argument("--json", action="store_true", help="leave out the table")
+    options = parser.parse_args()
+    report = Report(json_only=options.json)
+    for name in options.cases:
+        measure(name, CASES[name], options, report)
+    report.close()
+
+
+if __name__ == "__main__":
+    main()

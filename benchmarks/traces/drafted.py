@@ -1,0 +1,141 @@
+"""Work on which drafting is measured: extraction under a schema, a program that runs again, texts to be edited, free chat.
+
+Made from a fixed seed, as rounds of calls; the calls of a round arrive together, and a round begins when the last one has ended.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from branchpoint.constrained.spec import JsonSchema
+from branchpoint.runtime.messages import Call
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.tokenizer import Tokenizer
+
+__all__ = ["CASES", "Case"]
+
+_NAMES = ("Ada Whitfield", "Marcus Oyelaran", "Ines Carvalho", "Tomas Brandt", "Yuki Hanamura", "Leila Haddad", "Owen Prichard")
+_THINGS = ("walnut desk", "cordless drill", "trail tent", "espresso machine", "studio monitor", "road bike", "ceramic planter")
+_CITIES = ("Rotterdam", "Adelaide", "Montevideo", "Gdansk", "Nagoya", "Tucson", "Aberdeen")
+_AREAS = ("furniture", "tools", "outdoor", "kitchen", "audio", "sports", "garden")
+_URGENCY = ("low", "normal", "high", "critical")
+_SUBJECTS = (
+    "rivers",
+    "old maps",
+    "bread",
+    "lighthouses",
+    "bicycles",
+    "bees",
+    "glass",
+    "snow",
+    "bridges",
+    "clocks",
+    "salt",
+    "trains",
+)
+
+_ORDER = {
+    "type": "object",
+    "properties": {
+        "customer_name": {"type": "string", "maxLength": 40},
+        "product": {"type": "string", "maxLength": 40},
+        "quantity": {"type": "integer", "minimum": 1, "maximum": 99},
+        "department": {"enum": [*_AREAS]},
+        "delivery_city": {"type": "string", "maxLength": 40},
+        "priority": {"enum": [*_URGENCY]},
+        "paid": {"type": "boolean"},
+    },
+    "required": ["customer_name", "product", "quantity", "department", "delivery_city", "priority", "paid"],
+    "additionalProperties": False,
+}
+
+Rounds = list[list[Call]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`rounds` makes the work; the first `warm` rounds aren't counted. `bar` is what `drafters` must reach beside none: in tokens
+    per step, or, `by_time`, in tokens a second.
+    """
+
+    drafters: tuple[str, ...]
+    rounds: Callable[[Tokenizer], Rounds]
+    bar: float
+    warm: int = 0
+    by_time: bool = False
+
+
+def _chat(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", special=True))
+
+
+def _extraction(tokenizer: Tokenizer) -> Rounds:
+    """Orders as letters, to be read into objects, one after another."""
+    rng, rounds = random.Random(1), []
+    for number in range(24):
+        place = rng.randrange(len(_THINGS))
+        letter = (
+            f"Dear shop, my name is {rng.choice(_NAMES)} and I would like to order {rng.randint(1, 40)} of your "
+            f"{_THINGS[place]}s from the {_AREAS[place]} department. Please send them to {rng.choice(_CITIES)}. This is of "
+            f"{rng.choice(_URGENCY)} priority, and I have {rng.choice(('already paid', 'not paid yet'))}."
+        )
+        asked = f"Read this order into JSON with the keys {', '.join(_ORDER['properties'])}.\n\n{letter}"  # type: ignore[arg-type]
+        sampling = SamplingParams(max_tokens=160, temperature=0.0)
+        rounds.append([Call(f"json{number}", _chat(tokenizer, asked), sampling, JsonSchema(json.dumps(_ORDER)))])
+    return rounds
+
+
+def _replays(tokenizer: Tokenizer) -> Rounds:
+    """An agent of four turns for each of six tasks, and all of it once more, as after a change elsewhere in the program."""
+    rng, tasks = random.Random(2), []
+    for number in range(6):
+        subject = _SUBJECTS[number]
+        turns, said = [], f"You are a careful assistant. The task: plan a short talk about {subject}."
+        for turn, wish in enumerate(
+            ("Name three points.", "Write an opening line.", "Explain the second point.", "Close the talk.")
+        ):
+            said += f"\n\nStep {turn + 1}. {wish} (tool said: {rng.randint(100, 999)})"
+            sampling = SamplingParams(max_tokens=64, temperature=0.7, seed=number * 10 + turn)
+            turns.append(Call(f"agent{number}.{turn}", _chat(tokenizer, said), sampling))
+        tasks.append(turns)
+    once = [[turn] for task in tasks for turn in task]
+    return once + [[Call(f"{call.id}again", call.prompt, call.sampling) for call in calls] for calls in once]
+
+
+def _edits(tokenizer: Tokenizer) -> Rounds:
+    """Texts of a few sentences to be written again with one thing changed."""
+    rng, rounds = random.Random(3), []
+    for number in range(12):
+        name, thing, city = rng.choice(_NAMES), rng.choice(_THINGS), rng.choice(_CITIES)
+        text = (
+            f"{name} runs a small workshop in {city}. Every {thing} that leaves the workshop is checked twice and packed by "
+            f"hand. Orders from {city} are delivered on the same day; all other orders take three days. In the last year the "
+            f"workshop sold {rng.randint(200, 900)} pieces, and {name} hopes to sell more in the next. "
+            f"If a {thing} breaks within five years, {name} repairs it for free."
+        )
+        asked = f'Repeat the following text word for word, but write "studio" instead of "workshop".\n\n{text}'
+        rounds.append([Call(f"edit{number}", _chat(tokenizer, asked), SamplingParams(max_tokens=128, temperature=0.0))])
+    return rounds
+
+
+def _chats(tokenizer: Tokenizer) -> Rounds:
+    """Sixteen free conversations at temperature 1 at a time."""
+    rounds = []
+    for number in range(4):
+        calls = []
+        for place in range(16):
+            sampling = SamplingParams(max_tokens=96, temperature=1.0, seed=100 * number + place, ignore_eos=True)
+            asked = f"Tell me something about {_SUBJECTS[(number + place) % len(_SUBJECTS)]} that few people know."
+            calls.append(Call(f"chat{number}.{place}", _chat(tokenizer, asked), sampling))
+        rounds.append(calls)
+    return rounds
+
+
+CASES = {
+    "json": Case(("grammar", "suffix"), _extraction, 1.8),
+    "replay": Case(("radix",), _replays, 2.5, warm=24),
+    "edit": Case(("suffix",), _edits, 2.0),
+    "chat16": Case(("grammar", "radix", "suffix"), _chats, 0.97, warm=1, by_time=True),
+}
+"""The issue's bars are the cases' `bar`."""

@@ -1,0 +1,54 @@
+"""On real forward passes in float32: the same tokens with every drafter and without, and real models' guesses do come true."""
+
+import random
+from typing import Any
+
+import pytest
+
+from branchpoint.runtime.messages import Failed
+from tests.system.test_random_calls import ALONE, Host, any_call, check_same
+
+CHAINS: tuple[dict[str, Any], ...] = (
+    {"drafters": ("grammar",)},
+    {"drafters": ("ngram",), "ngram_min": 1},
+    {"drafters": ("suffix",)},
+    {"drafters": ("radix",)},
+    {"drafters": ("suffix", "grammar"), "num_pages": 60, "page_size": 5, "max_batch_tokens": 24},
+    {"drafters": ("radix", "suffix", "grammar"), "num_pages": 400, "page_size": 1, "draft_adaptive": True},
+)
+
+
+def check_rounds(seeds: range, *, most: int) -> None:
+    """Random calls, each of them twice, so that there is something to guess from; now and then one is aborted."""
+    alone = Host(ALONE)
+    hosts = [Host({"num_pages": 1024, "draft_adaptive": False, **chain}) for chain in CHAINS]
+    try:
+        for seed in seeds:
+            rng = random.Random(seed)
+            shared = [rng.randrange(256) for _ in range(40)]
+            calls = [any_call(rng, number, shared) for number in range(most)]
+            expected = alone.run(calls)
+            for host in hosts:
+                for time in range(2):
+                    got = host.run(calls, random.Random(seed + time), aborted=calls[-1].id if time else None)
+                    for call in calls:
+                        if not isinstance(got[call.id].end, Failed):
+                            check_same(call, expected[call.id], got[call.id])
+                        else:
+                            assert call is calls[-1]
+        for host, chain in zip(hosts, CHAINS, strict=True):
+            assert sum(counts.accepted for counts in host.engine.stats().drafters) > 0, chain
+    finally:
+        for host in (alone, *hosts):
+            host.close()
+
+
+@pytest.mark.timeout(120)
+def test_random_calls_say_the_same_with_every_drafter() -> None:
+    check_rounds(range(1), most=8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_five_hundred_random_calls_say_the_same_with_every_drafter() -> None:
+    check_rounds(range(1000, 1021), most=24)
