@@ -39,10 +39,10 @@ class Tiling:
 def tilings(head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> tuple[Tiling, Tiling, Tiling]:
     """The narrow, the middle and the wide tiling for heads of `head_dim`, queries of `dtype` and a cache of `kv_dtype`."""
     if dtype == torch.float32:  # exact products run outside the tensor cores: small blocks, nothing to gain by large ones
-        return Tiling(NARROW, 32, 4, 3), Tiling(32, 32, 4, 2), Tiling(64, 32, 8, 2)
+        return Tiling(NARROW, 16, 8, 2), Tiling(32, 16, 8, 2), Tiling(32, 16, 8, 2)
     if head_dim > 128:
-        return Tiling(NARROW, 32, 4, 5), Tiling(64, 32, 4, 3), Tiling(128, 64, 8, 3)
-    return Tiling(NARROW, 64, 4, 5), Tiling(64, 64, 4, 5), Tiling(128, 64, 8, 5)
+        return Tiling(NARROW, 32, 4, 5), Tiling(64, 32, 8, 5), Tiling(64, 32, 8, 5)
+    return Tiling(NARROW, 64, 4, 5), Tiling(64, 64, 4, 3), Tiling(128, 64, 8, 5)
 
 
 def key_stretch(kind: int, total: int, tiles: int, kv_heads: int, multiprocessors: int) -> int | None:

@@ -1,7 +1,8 @@
 """Compiles Triton kernels for sm_90 on a machine without a GPU, and reads from the machine code what they take.
 
-`compile_kernels` starts a process of its own, since the tests' process has Triton's interpreter on. Needs the ptxas and cuobjdump
-that Triton's wheel carries for NVIDIA; `needs_compiler` skips a test where they aren't there.
+`record` says in which forms a launcher would launch its kernel, `compile_kernels` compiles them, in a process of its own, since
+the tests' process has Triton's interpreter on. Needs the ptxas and cuobjdump that Triton's wheel carries for NVIDIA;
+`needs_compiler` skips a test where they aren't there.
 """
 
 import importlib
@@ -11,14 +12,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-__all__ = ["Compiled", "Specialisation", "compile_kernels", "needs_compiler"]
+__all__ = ["Compiled", "Specialisation", "compile_kernels", "needs_compiler", "record"]
 
 SHARED_LIMIT = 227 * 1024
 """Bytes of shared memory that one program may have on Hopper."""
@@ -36,7 +38,7 @@ class Specialisation:
     signature: Mapping[str, str]
     constants: Mapping[str, Any]
     aligned: Sequence[str] = ()
-    options: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,71 @@ class Compiled:
     stack: int
     shared: int
     instructions: Mapping[str, int]
+
+
+KINDS = {
+    "float32": "*fp32",
+    "float16": "*fp16",
+    "bfloat16": "*bf16",
+    "float8_e4m3fn": "*fp8e4nv",
+    "int64": "*i64",
+    "int32": "*i32",
+    "uint8": "*u8",
+    "bool": "*i1",
+}
+
+
+class _Recorder:
+    """Stands in for a kernel, and keeps how it was launched."""
+
+    def __init__(self, module: ModuleType, name: str) -> None:
+        self.launches: list[Specialisation] = []
+        self._module, self._name = module, name
+        self._kernel = getattr(module, name)
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self._launched
+
+    def _launched(self, *values: object, **named: object) -> None:
+        given = {**dict(zip(self._kernel.arg_names, values, strict=False)), **named}
+        options = {name: given.pop(name) for name in list(given) if name not in self._kernel.arg_names}
+        annotations = self._kernel.fn.__annotations__
+        constants = {
+            name for name in given if getattr(annotations.get(name), "__name__", "") == "constexpr" or given[name] is None
+        }
+        constants |= {name for name, value in given.items() if type(value) is int and value == 1}  # Triton makes these constants
+        arguments = {name: value for name, value in given.items() if name not in constants}
+        self.launches.append(
+            Specialisation(
+                self._module.__name__,
+                self._name,
+                {name: _kind(value) for name, value in arguments.items()},
+                {name: given[name] for name in constants},
+                [name for name, value in arguments.items() if _is_aligned(value)],
+                options,
+            )
+        )
+
+
+def record(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Specialisation]:
+    """The list that from now on gets each launch of the kernel `name` of `module`; nothing is computed any more."""
+    recorder = _Recorder(module, name)
+    monkeypatch.setattr(module, name, recorder)
+    return recorder.launches
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32" if isinstance(value, float) else KINDS[str(getattr(value, "dtype", None)).removeprefix("torch.")]
+
+
+def _is_aligned(value: object) -> bool:
+    """As the launcher sees it: numbers and addresses that 16 divides."""
+    at = getattr(value, "data_ptr", None)
+    return at() % 16 == 0 if at is not None else type(value) is int and value % 16 == 0
 
 
 def _nvidia_tools() -> Path | None:
