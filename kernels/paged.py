@@ -22,24 +22,10 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _attend_keys(
-    acc: tl.tensor,
-    best: tl.tensor,
-    total: tl.tensor,
-    q: tl.tensor,
-    cache: tl.tensor,
-    table: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
-    positions: tl.tensor,
-    key_head: tl.tensor,
-    scale: tl.tensor,
-    MASKED: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    acc: tl.tensor, best: tl.tensor, total: tl.tensor, q: tl.tensor, cache: tl.tensor, table: tl.tensor, first: tl.tensor,
+    end: tl.tensor, positions: tl.tensor, key_head: tl.tensor, scale: tl.tensor, MASKED: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """The online softmax's state after the keys `first` to first + BLOCK_N - 1; MASKED hides those at `end` or ahead of a row."""
     keys = first + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
@@ -69,36 +55,36 @@ def _attend_keys(
 
 
 @triton.jit
+def _store_tile(
+    out: tl.tensor, partial: tl.tensor, sums: tl.tensor, bases: tl.tensor, row: tl.tensor, head: tl.tensor, inside: tl.tensor,
+    ordinal: tl.tensor, acc: tl.tensor, best: tl.tensor, total: tl.tensor, scale: tl.tensor,
+    HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write a tile's rows to the output, or as part `ordinal` of theirs with its log-sum-exp in powers of two."""
+    dims = tl.arange(0, BLOCK_D)
+    seen = total > 0  # a row may see nothing of a stretch
+    total = tl.where(seen, total, 1.0)
+    values = acc * (scale / total)[:, None]
+    if ordinal < 0:
+        at = (row * HEADS + head) * DIM
+        tl.store(out + at[:, None] + dims[None, :], values.to(out.dtype.element_ty), mask=inside[:, None] & (dims < DIM)[None, :])
+    else:
+        slot = (tl.load(bases + row, mask=inside, other=0) + ordinal).to(tl.int64) * HEADS + head
+        tl.store(partial + (slot * DIM)[:, None] + dims[None, :], values, mask=inside[:, None] & (dims < DIM)[None, :])
+        tl.store(sums + slot, tl.where(seen, best + tl.log2(total), float("-inf")), mask=inside)
+
+
+@triton.jit
 def _tile_kernel(
-    q_ptr: tl.tensor,
-    cache_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    partial_ptr: tl.tensor,
-    sums_ptr: tl.tensor,
-    scales_ptr: tl.tensor,
-    pages_ptr: tl.tensor,
-    rows_ptr: tl.tensor,
-    positions_ptr: tl.tensor,
-    bases_ptr: tl.tensor,
-    tiles_ptr: tl.tensor,
-    count_ptr: tl.tensor,
-    scale: tl.tensor,
-    q_stride: tl.tensor,
-    TWO_PHASES: tl.constexpr,
-    HAS_SCALES: tl.constexpr,
-    TO_HALF: tl.constexpr,
-    GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    FIELDS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    q_ptr: tl.tensor, cache_ptr: tl.tensor, out_ptr: tl.tensor, partial_ptr: tl.tensor, sums_ptr: tl.tensor,
+    scales_ptr: tl.tensor, pages_ptr: tl.tensor, rows_ptr: tl.tensor, positions_ptr: tl.tensor, bases_ptr: tl.tensor,
+    tiles_ptr: tl.tensor, count_ptr: tl.tensor, scale: tl.tensor, q_stride: tl.tensor,
+    TWO_PHASES: tl.constexpr, HAS_SCALES: tl.constexpr, TO_HALF: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr, PAGE: tl.constexpr, FIELDS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """Program (key head, tile). `scale` has log2(e) in it: powers of two are what the hardware computes."""
-    key_head = tl.program_id(0)
-    number = tl.program_id(1)
+    key_head, number = tl.program_id(0), tl.program_id(1)
     if number >= tl.load(count_ptr):
         return
     tile = tiles_ptr + number * FIELDS
@@ -106,46 +92,36 @@ def _tile_kernel(
     table = pages_ptr + tl.load(tile + 3)
     begin, free_end, end, ordinal = tl.load(tile + 4), tl.load(tile + 5), tl.load(tile + 6), tl.load(tile + 7)
     flat = flat_begin + tl.arange(0, BLOCK_M)
-    real = flat < flat_end
-    row = tl.load(rows_ptr + row_list + flat // GROUP, mask=real, other=0).to(tl.int64)
-    position = tl.load(positions_ptr + row, mask=real, other=0)
+    row = tl.load(rows_ptr + row_list + flat // GROUP, mask=flat < flat_end, other=0).to(tl.int64)
+    position = tl.load(positions_ptr + row, mask=flat < flat_end, other=0)
     head = key_head * GROUP + flat % GROUP
     dims = tl.arange(0, BLOCK_D)
-    inside = real[:, None] & (dims < DIM)[None, :]
+    inside = (flat < flat_end)[:, None] & (dims < DIM)[None, :]
     q = tl.load(q_ptr + (row * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
     if TO_HALF:
         q = tl.clamp(q.to(tl.float32), -65504.0, 65504.0).to(tl.float16)
-    if HAS_SCALES:
-        scale *= tl.load(scales_ptr + key_head)
+    scale *= tl.load(scales_ptr + key_head) if HAS_SCALES else 1.0
     best = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    masked_from = begin
     if TWO_PHASES:  # keys that all rows see need no mask
-        masked_from = begin + tl.maximum(free_end - begin, 0) // BLOCK_N * BLOCK_N
+        masked_from += tl.maximum(free_end - begin, 0) // BLOCK_N * BLOCK_N
         for first in range(begin, masked_from, BLOCK_N):
             acc, best, total = _attend_keys(
                 acc, best, total, q, cache_ptr, table, first, end, position, key_head, scale, False,
                 KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
             )  # fmt: skip
-    else:
-        masked_from = begin
     for first in range(masked_from, end, BLOCK_N):
         acc, best, total = _attend_keys(
             acc, best, total, q, cache_ptr, table, first, end, position, key_head, scale, True,
             KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
         )  # fmt: skip
-    seen = total > 0  # a row may see nothing of a stretch
-    total = tl.where(seen, total, 1.0)
-    out = acc / total[:, None]
-    if HAS_SCALES:
-        out *= tl.load(scales_ptr + KV_HEADS + key_head)
-    if ordinal < 0:
-        at = (row * (KV_HEADS * GROUP) + head) * DIM
-        tl.store(out_ptr + at[:, None] + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=inside)
-    else:
-        slot = (tl.load(bases_ptr + row, mask=real, other=0) + ordinal).to(tl.int64) * (KV_HEADS * GROUP) + head
-        tl.store(partial_ptr + (slot * DIM)[:, None] + dims[None, :], out, mask=inside)
-        tl.store(sums_ptr + slot, tl.where(seen, best + tl.log2(total), float("-inf")), mask=real)
+    factor = tl.load(scales_ptr + KV_HEADS + key_head) if HAS_SCALES else 1.0
+    _store_tile(
+        out_ptr, partial_ptr, sums_ptr, bases_ptr, row, head, flat < flat_end, ordinal, acc, best, total, factor,
+        KV_HEADS * GROUP, DIM, BLOCK_D,
+    )  # fmt: skip
 
 
 def paged_attention(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from branchpoint.radix import CopyCost, HostTier
-from branchpoint.runtime.attention import CpuAttention, kv_bytes_per_page
+from branchpoint.runtime.attention import AttentionBackend, CpuAttention, kv_bytes_per_page
 from branchpoint.runtime.batch import build_batch
 from branchpoint.runtime.capacity import host_slots, size_pool
 from branchpoint.runtime.config import EngineConfig
@@ -34,7 +34,7 @@ LOGIT_ROWS = 256
 class TorchRunner:
     """A model with its KV pool and sampler; see `plan.Runner`. Used by one thread."""
 
-    def __init__(self, model: Model, attention: CpuAttention, sampler: Sampler, device: torch.device) -> None:
+    def __init__(self, model: Model, attention: AttentionBackend, sampler: Sampler, device: torch.device) -> None:
         self._model = model
         self._attention = attention
         self._sampler = sampler
@@ -126,10 +126,27 @@ def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     device = pick_device(config)
     loaded = load_model(config, device)
     pool = size_pool(config, loaded.config, loaded.kv_dtype, device)
-    attention = CpuAttention(loaded.config, pool.num_pages, config.page_size, loaded.kv_dtype, device)
+    attention = _attention(config, loaded, pool.num_pages, device)
     runner = TorchRunner(loaded.model, attention, Sampler(loaded.config.eos_token_ids), device)
     page_bytes = kv_bytes_per_page(loaded.config, config.page_size, loaded.kv_dtype)
     num_slots = host_slots(config, page_bytes)
     if num_slots:
         runner.give_host_memory(num_slots)
     return runner, loaded
+
+
+def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device) -> AttentionBackend:
+    """The attention backend of a device with its pool."""
+    if device.type != "cuda":
+        return CpuAttention(loaded.config, num_pages, config.page_size, loaded.kv_dtype, device)
+    from branchpoint.runtime.tiled_attention import TiledAttention  # loads triton
+
+    return TiledAttention(
+        loaded.config,
+        num_pages,
+        config.page_size,
+        loaded.kv_dtype,
+        device,
+        query_dtype=loaded.dtype,
+        max_sequences=config.max_sequences,
+    )

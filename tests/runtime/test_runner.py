@@ -144,7 +144,7 @@ def test_sequences_on_the_same_pages_share_them(loaded: LoadedModel) -> None:
 
 def test_copies_happen_in_order_and_stop_at_their_count(loaded: LoadedModel) -> None:
     world = _World(loaded, 16)
-    keys = world.runner._attention._caches[0].view(-1, 16, 4, 16)
+    keys = world.runner._attention.caches[0].view(-1, 16, 4, 16)
     keys[:4] = torch.arange(4.0)[:, None, None, None]
     world.run(copies=(PageCopy(1, 5, 16), PageCopy(5, 6, 3), PageCopy(2, 1, 1), PageCopy(3, 7, 0)))
     assert keys[5].unique().tolist() == [1]
@@ -156,7 +156,7 @@ def test_copies_happen_in_order_and_stop_at_their_count(loaded: LoadedModel) -> 
 def test_a_freed_page_full_of_nan_spoils_nobody(loaded: LoadedModel) -> None:
     world = _World(loaded, 16)
     attention = world.runner._attention
-    for cache in attention._caches:
+    for cache in attention.caches:
         cache.fill_(torch.nan)
     sequences = [world.sequence(f"s{i}", _tokens(20 + i, seed=i)) for i in range(3)]
     world.run(*[slot for sequence in sequences for slot in world.chunks(sequence, 19)[:1]])

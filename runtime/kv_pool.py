@@ -1,0 +1,86 @@
+"""The KV of all layers on the device: one pool of pages, copies between them, and a second tier in host memory.
+
+The attention backends are such pools that can also attend; the scheduler's page numbers mean pages of this one.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from branchpoint.radix import Swap
+from branchpoint.runtime.host_memory import HostMemory
+from branchpoint.runtime.models.config import ModelConfig
+from branchpoint.runtime.plan import Copy, PageCopy
+
+__all__ = ["KvPool", "kv_bytes_per_page"]
+
+
+def kv_bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes that one page takes in all layers, keys and values together."""
+    return 2 * config.num_layers * page_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+class KvPool:
+    """`num_pages` pages of `dtype`. A layer's cache is one tensor [num_pages * page_size, 2 Hkv, D], a token's keys beside its
+    values: one write, one gather, and consecutive pages are a view.
+    """
+
+    def __init__(self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.dtype = dtype
+        self.device = device
+        shape = (num_pages * page_size, 2 * config.num_kv_heads, config.head_dim)
+        self.caches = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
+        self._host: HostMemory | None = None
+
+    @property
+    def _movable(self) -> list[Tensor]:
+        """The caches in a type that can be indexed: torch only stores 8-bit floats."""
+        return [cache.view(torch.uint8) for cache in self.caches] if self.dtype.itemsize == 1 else self.caches
+
+    def give_host_memory(self, num_slots: int) -> HostMemory:
+        """A second tier of `num_slots` pages in host memory for this pool; `copy_pages` can swap with it from now on."""
+        self._host = HostMemory(num_slots, self._movable, self.page_size)
+        return self._host
+
+    def copy_pages(self, copies: Sequence[Copy]) -> None:
+        """Copy KV between pages, and between pages and host memory, in all layers, in order."""
+        for is_swap, group in groupby(copies, key=lambda copy: isinstance(copy, Swap)):
+            if is_swap:
+                assert self._host is not None, "a swap without host memory"
+                for copy in group:
+                    assert isinstance(copy, Swap)
+                    self._host.make(copy)
+            else:
+                self._copy_within([copy for copy in group if isinstance(copy, PageCopy)])
+
+    def _copy_within(self, copies: Sequence[PageCopy]) -> None:
+        if {copy.source for copy in copies} & {copy.target for copy in copies}:  # one feeds another: not all at once
+            for copy in copies:
+                self._copy_at_once([copy])
+        else:
+            self._copy_at_once(copies)
+
+    def _copy_at_once(self, copies: Sequence[PageCopy]) -> None:
+        """Copy between pages of which none is both source and target."""
+        sources = self._first_tokens([(copy.source, copy.count) for copy in copies])
+        targets = self._first_tokens([(copy.target, copy.count) for copy in copies])
+        for cache in self._movable:
+            cache.index_copy_(0, targets, cache.index_select(0, sources))
+
+    def _first_tokens(self, pages: Sequence[tuple[int, int]]) -> Tensor:
+        """Places in the cache of the first `count` tokens of each (page, count), int64."""
+        places = [page * self.page_size + at for page, count in pages for at in range(count)]
+        return torch.tensor(places, dtype=torch.int64, device=self.device)
+
+
+def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A zeroed tensor; on the CPU its memory is only taken as pages are first written, so that a large pool costs nothing yet."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = shape[0] * shape[1] * shape[2] * dtype.itemsize
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
