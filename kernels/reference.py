@@ -11,6 +11,7 @@ from torch import Tensor
 
 __all__ = [
     "add_rms_norm",
+    "adjust_logits",
     "rms_norm",
     "rope",
     "rope_rotate",
@@ -146,3 +147,13 @@ def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     values, tokens = logits.sort(dim=-1, descending=True, stable=True)
     return logits.logsumexp(-1), values[:, :count], tokens[:, :count]
+
+
+def adjust_logits(logits: Tensor, places: Tensor, bias: Tensor, factor: Tensor, amount: Tensor) -> None:
+    """Change single entries of logits float32 [R, V] in place, at different `places` int64 [N]: row times V plus token.
+
+    `bias` float32 [N] is added; then positive logits are divided by `factor` and others multiplied; then `amount` is subtracted.
+    """
+    flat = logits.view(-1)
+    old = flat[places] + bias
+    flat[places] = torch.where(old > 0, old / factor, old * factor) - amount

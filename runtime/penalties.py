@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from branchpoint.kernels.reference import adjust_logits
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["adjust", "changes_logits", "suppressed_tokens"]
+__all__ = ["adjust", "changes_logits", "gather_changes", "suppressed_tokens"]
 
 
 def changes_logits(params: SamplingParams) -> bool:
@@ -20,23 +21,30 @@ def changes_logits(params: SamplingParams) -> bool:
     return bool(params.logit_bias) or _penalises(params)
 
 
-def adjust(scores: Tensor, params: SamplingParams, prompt: Many[int], output: Many[int]) -> None:
-    """Add the bias and apply the penalties to scores [V] in place; `output` are the tokens generated before this row.
+def gather_changes(
+    params: SamplingParams, prompt: Many[int], output: Many[int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """The tokens whose logits change, and by what: as `kernels.reference.adjust_logits` takes them for one row.
 
-    Repetition (over prompt and output) divides positive and multiplies negative scores, as in CTRL (Keskar et al. 2019);
-    frequency and presence (over output) are subtracted, as in OpenAI's API.
+    `output` are the tokens generated before this row. Repetition (over prompt and output) divides positive and multiplies
+    negative logits, as in CTRL (Keskar et al. 2019); frequency and presence (over output) are subtracted, as in OpenAI's API.
     """
-    if params.logit_bias:
-        tokens, biases = zip(*params.logit_bias, strict=True)
-        scores.index_add_(0, _on(scores, tokens), torch.tensor(biases, dtype=scores.dtype, device=scores.device))
-    if params.repetition_penalty != 1.0:
-        seen = _on(scores, np.unique(np.asarray([*prompt, *output], dtype=np.int64)))
-        old = scores[seen]
-        scores[seen] = torch.where(old > 0, old / params.repetition_penalty, old * params.repetition_penalty)
-    if (params.presence_penalty or params.frequency_penalty) and output:
-        ids, counts = np.unique(np.asarray(output, dtype=np.int64), return_counts=True)
-        amounts = counts * params.frequency_penalty + params.presence_penalty
-        scores.index_add_(0, _on(scores, ids), torch.tensor(-amounts, dtype=scores.dtype, device=scores.device))
+    biased = np.array([token for token, _ in params.logit_bias], np.int64)
+    seen = [*prompt, *output] if params.repetition_penalty != 1.0 else []
+    counted = output if params.presence_penalty or params.frequency_penalty else []
+    places = np.unique(np.concatenate((biased, np.asarray(seen, np.int64), np.asarray(counted, np.int64))))
+    bias, amount = (np.zeros(len(places), np.float32) for _ in range(2))
+    factor = np.ones(len(places), np.float32)
+    np.add.at(bias, np.searchsorted(places, biased), np.array([value for _, value in params.logit_bias], np.float32))
+    factor[np.searchsorted(places, np.asarray(seen, np.int64))] = params.repetition_penalty
+    ids, counts = np.unique(np.asarray(counted, np.int64), return_counts=True)
+    amount[np.searchsorted(places, ids)] = counts * params.frequency_penalty + params.presence_penalty
+    return places, bias, factor, amount
+
+
+def adjust(scores: Tensor, params: SamplingParams, prompt: Many[int], output: Many[int]) -> None:
+    """Add the bias and apply the penalties to scores [V] in place: what `gather_changes` says."""
+    adjust_logits(scores, *(torch.from_numpy(each).to(scores.device) for each in gather_changes(params, prompt, output)))
 
 
 def suppressed_tokens(params: SamplingParams, num_output: int, eos: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,7 +54,3 @@ def suppressed_tokens(params: SamplingParams, num_output: int, eos: tuple[int, .
 
 def _penalises(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-
-
-def _on(scores: Tensor, ids: Many[int] | npt.NDArray[np.int64]) -> Tensor:
-    return torch.as_tensor(ids, dtype=torch.int64, device=scores.device)

@@ -127,7 +127,7 @@ def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     loaded = load_model(config, device)
     pool = size_pool(config, loaded.config, loaded.kv_dtype, device)
     attention = _attention(config, loaded, pool.num_pages, device)
-    runner = TorchRunner(loaded.model, attention, Sampler(loaded.config.eos_token_ids), device)
+    runner = TorchRunner(loaded.model, attention, _sampler(loaded, device), device)
     page_bytes = kv_bytes_per_page(loaded.config, config.page_size, loaded.kv_dtype)
     num_slots = host_slots(config, page_bytes)
     if num_slots:
@@ -150,3 +150,12 @@ def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device
         query_dtype=loaded.dtype,
         max_sequences=config.max_sequences,
     )
+
+
+def _sampler(loaded: LoadedModel, device: torch.device) -> Sampler:
+    """The sampler of a device."""
+    if device.type != "cuda":
+        return Sampler(loaded.config.eos_token_ids)
+    from branchpoint.runtime.device_sampler import DeviceSampler  # loads triton
+
+    return DeviceSampler(loaded.config.eos_token_ids)

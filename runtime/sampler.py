@@ -17,7 +17,7 @@ from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tok
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Sampler"]
+__all__ = ["COLDEST", "Sampler", "checked", "num_output", "row_result", "signed", "with_suppressed"]
 
 COLDEST = 1e-30
 """The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
@@ -45,7 +45,8 @@ class Sampler:
                 token = best[index]
             elif row.sample:
                 token = self._draw(logits[index], row, mask[index] if mask is not None and masked[index] else None)
-            results.append(_result(token, logits, index, row, reports.get(index)))
+            chosen = float(logits[index, token]) if index in reports and isinstance(token, int) else None
+            results.append(row_result(token, row, reports.get(index), chosen))
         return results
 
     def _is_plain(self, row: WantedRow) -> bool:
@@ -53,7 +54,7 @@ class Sampler:
         sampling = row.sequence.sampling
         if sampling.temperature > 0 or changes_logits(sampling):
             return False
-        return not suppressed_tokens(sampling, _num_output(row), self._eos)
+        return not suppressed_tokens(sampling, num_output(row), self._eos)
 
     def _greedy(self, logits: Tensor, simple: list[bool]) -> dict[int, int | str]:
         """The best token of each simple row, all in one go."""
@@ -64,7 +65,7 @@ class Sampler:
         tokens = first_argmax(chosen)
         values = chosen.gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
         pairs = zip(tokens.tolist(), values, strict=True)
-        return {index: _checked(token, value) for index, (token, value) in zip(indices, pairs, strict=True)}
+        return {index: checked(token, value) for index, (token, value) in zip(indices, pairs, strict=True)}
 
     def _draw(self, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32] | None) -> int | str:
         """The token for one row of logits [V], or why there is none."""
@@ -74,7 +75,7 @@ class Sampler:
             scores = logits.clone()
             history = row.history
             adjust(scores, sampling, history[: sequence.num_prompt], history[sequence.num_prompt :])
-        suppressed = [token for token in suppressed_tokens(sampling, _num_output(row), self._eos) if token < len(scores)]
+        suppressed = [token for token in suppressed_tokens(sampling, num_output(row), self._eos) if token < len(scores)]
         tokens: Tensor | None = None
         if mask is not None:
             tokens = _allowed(mask, suppressed, len(scores)).to(scores.device)
@@ -85,30 +86,37 @@ class Sampler:
             scores = scores.index_fill(0, torch.tensor(suppressed, device=scores.device), -torch.inf)
         if sampling.temperature == 0:
             place = int(first_argmax(scores))
-            return _checked(place if tokens is None else int(tokens[place]), float(scores[place]))
+            return checked(place if tokens is None else int(tokens[place]), float(scores[place]))
         return _drawn(scores, tokens, sampling, sequence.seed, row.position + 1)
 
 
-def _num_output(row: WantedRow) -> int:
+def num_output(row: WantedRow) -> int:
     """Tokens generated before the one that this row predicts."""
     return row.position + 1 - row.sequence.num_prompt
 
 
 def _allowed(mask: npt.NDArray[np.int32], suppressed: list[int], vocabulary_size: int) -> Tensor:
     """Ids that the mask allows, ascending, int64; without the suppressed ones unless nothing else is allowed."""
-    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), count=vocabulary_size, bitorder="little").view(np.bool_)
     if suppressed:
-        fewer = bits.copy()
-        fewer[suppressed] = False
-        bits = fewer if fewer.any() else bits
+        mask = with_suppressed(mask, suppressed, vocabulary_size)
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), count=vocabulary_size, bitorder="little").view(np.bool_)
     return torch.from_numpy(np.flatnonzero(bits))
+
+
+def with_suppressed(mask: npt.NDArray[np.int32], suppressed: list[int], vocabulary_size: int) -> npt.NDArray[np.int32]:
+    """A mask row without the suppressed tokens; the row itself where it allows nothing else."""
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), count=vocabulary_size, bitorder="little")
+    bits[suppressed] = 0
+    if not bits.any():
+        return mask
+    return np.packbits(np.pad(bits, (0, -len(bits) % 32)), bitorder="little").view(np.int32)
 
 
 def _drawn(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams, seed: int, position: int) -> int | str:
     """Draw from softmax(scores / temperature) [N] of `tokens` (None: 0 to N - 1), with the noise of seed and position."""
     best = scores.max()
     if not math.isfinite(float(best)):
-        return _checked(0, float(best))
+        return checked(0, float(best))
     scores = (scores - best).div_(max(sampling.temperature, COLDEST))
     if sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0:
         kept = keep_best(scores, sampling.top_k, sampling.top_p, sampling.min_p)
@@ -116,31 +124,31 @@ def _drawn(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams, seed
         tokens = kept if tokens is None else tokens[kept]
     device = scores.device
     ids = torch.arange(len(scores), dtype=torch.int32, device=device) if tokens is None else tokens.to(torch.int32)
-    key = torch.tensor([_signed(seed)], device=device), torch.tensor([position], device=device)
+    key = torch.tensor([signed(seed)], device=device), torch.tensor([position], device=device)
     place = int(first_argmax(gumbel_noise(*key, ids)[0].add_(scores)))
     return place if tokens is None else int(tokens[place])
 
 
-def _signed(seed: int) -> int:
+def signed(seed: int) -> int:
     """A seed of up to 64 bits as the signed number with the same bits."""
     return (seed + 2**63) % 2**64 - 2**63
 
 
-def _checked(token: int, value: float) -> int | str:
+def checked(token: int, value: float) -> int | str:
     """The token, or why its row is unusable: its logit is the largest of the row, NaN counting as larger than all."""
     if math.isfinite(value):
         return token
     return f"The model's logits are unusable: the largest is {value}, expected a finite number."
 
 
-def _result(token: int | str | None, logits: Tensor, index: int, row: WantedRow, report: RowReport | None) -> RowResult:
-    """What row `index` of the logits gave, with what was asked of its log-probabilities."""
+def row_result(token: int | str | None, row: WantedRow, report: RowReport | None, chosen: float | None) -> RowResult:
+    """What a row gave, with what was asked of its log-probabilities; `token` may say why there is none, `chosen` is its logit."""
     if isinstance(token, str):
         return RowResult(None, error=token)
     if report is None:
         return RowResult(token)
     if not math.isfinite(report.log_total):
         return RowResult(None, error=f"The model's logits are unusable: their log-sum-exp is {report.log_total}.")
-    if token is None or row.sequence.sampling.logprobs is None:
+    if token is None or chosen is None or row.sequence.sampling.logprobs is None:
         return RowResult(token, None, report.known, report.top)
-    return RowResult(token, float(logits[index, token]) - report.log_total, report.known, report.top)
+    return RowResult(token, chosen - report.log_total, report.known, report.top)

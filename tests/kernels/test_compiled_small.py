@@ -17,6 +17,7 @@ LAYER |= dict.fromkeys(("qkv_ptr", "cos_ptr", "sin_ptr", "q_ptr", "cache_ptr"), 
     "scales_ptr": "*fp32",
 }
 LAYER |= {"width": "i32", "eps": "fp32", "num_heads": "i32", "num_kv_heads": "i32"}
+ADJUST = dict.fromkeys(("bias_ptr", "factor_ptr", "amount_ptr"), "*fp32") | {"places_ptr": "*i64", "count": "i32"}
 
 
 def _form(module: str, kernel: str, types: dict[str, str], warps: int, arguments: str, **constants: object) -> Specialisation:
@@ -44,6 +45,7 @@ FORMS = [
     ),
     _form("draw", "_best_kernel", ROWS, 4, "logits_ptr mask_ptr mask_row_ptr best_ptr token_ptr vocabulary words", BLOCK=4096),
     _form("draw", "_draw_kernel", ROWS, 4, f"{DRAW} vocabulary words", FILTERS=True, SEGMENTS=32, BLOCK=4096),
+    _form("adjust", "_adjust_kernel", ROWS | ADJUST, 4, "logits_ptr places_ptr bias_ptr factor_ptr amount_ptr count", BLOCK=256),
     _form("draw", "_pick_kernel", ROWS, 1, PICK, SEGMENTS=32),
     _form("threshold", "_threshold_kernel", ROWS, 16, f"{EDGE} vocabulary words segments", SEGMENTS=32, BLOCK=4096),
     _form(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from branchpoint.kernels import activation, norm, reference, rotary
+from branchpoint.kernels import activation, adjust, norm, reference, rotary
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -76,6 +76,19 @@ def test_keys_and_values_go_into_eight_bits_by_their_heads_scales(dtype: torch.d
     actual, expected = (cache.float() for cache in caches)
     assert torch.equal(actual, expected)
     assert expected.abs().max() == reference.FLOAT8_MAX
+
+
+def test_single_logits_are_changed_in_place() -> None:
+    logits, count = _random(3, 500), 300
+    places = torch.randperm(1500, generator=torch.Generator().manual_seed(1))[:count].to(DEVICE)
+    changes = [_random(count), 0.5 + _random(count, seed=1).abs(), _random(count, seed=2)]
+    expected = logits.clone()
+    reference.adjust_logits(expected, places, *changes)
+    adjust.adjust_logits(logits, places, *changes)
+    _close(logits, expected)
+    adjust.adjust_logits(logits, places[:0], *(each[:0] for each in changes))
+    with pytest.raises(ValueError, match="300 of each change"):
+        adjust.adjust_logits(logits, places, *(each[:5] for each in changes))
 
 
 def test_other_shapes_are_refused() -> None:

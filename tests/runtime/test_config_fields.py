@@ -149,7 +149,7 @@ def check_gpu_memory_utilization() -> None:
 def check_kv_cache_dtype() -> None:
     for name, dtype in (("auto", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.float16)):
         with built(kv_cache_dtype=name) as loaded:
-            assert loaded.engine._runner._attention._caches[0].dtype == dtype  # type: ignore[attr-defined]  # the type of the pool
+            assert loaded.engine._runner._attention.caches[0].dtype == dtype  # type: ignore[attr-defined]  # the type of the pool
             assert len(said(loaded)) == 8
     with pytest.raises(InvalidRequest, match="kv_cache_dtype 'fp8' needs a GPU"):
         build_engine(config(device="cpu", kv_cache_dtype="fp8"))

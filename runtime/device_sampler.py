@@ -1,0 +1,128 @@
+"""The sampler of a GPU: all rows of a batch are drawn there together, and only what came of them is fetched.
+
+Does what `sampler.Sampler` does, with Triton's kernels, which draw the same tokens; the runner takes this one on CUDA.
+"""
+
+import math
+from collections.abc import Sequence as Many
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from branchpoint.kernels.adjust import adjust_logits
+from branchpoint.kernels.draw import draw_rows
+from branchpoint.kernels.drawing import DrawOptions
+from branchpoint.kernels.logprobs import top_logits
+from branchpoint.runtime.logprobs import RowReport, WantedRow
+from branchpoint.runtime.penalties import changes_logits, gather_changes, suppressed_tokens
+from branchpoint.runtime.plan import RowResult, TokenMask
+from branchpoint.runtime.sampler import COLDEST, Sampler, checked, num_output, row_result, signed, with_suppressed
+from branchpoint.runtime.transfer import fetch, send
+
+__all__ = ["DeviceSampler"]
+
+
+class DeviceSampler(Sampler):
+    """See `Sampler`. Waits for the device once, when all is drawn."""
+
+    def sample(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
+        """See `Sampler.sample`. The logits are left as they came."""
+        asking = [index for index, row in enumerate(rows) if row.reported]
+        top_count = max((rows[index].top_count for index in asking), default=0)
+        totals, values, ids = top_logits(logits, top_count) if asking else (logits[:0, 0], logits[:0], logits[:0].long())
+        mask_rows, packed = self._packed(rows, mask, logits.shape[1])
+        options, held = _options(rows, mask_rows, packed, logits.device)
+        tokens, bests = draw_rows(self._adjusted(logits, rows), options, held)
+        wanted = [tokens, bests, totals, values, ids]
+        if asking:
+            known = send([np.array([row.known or 0 for row in rows], np.int64)], logits.device)[0]
+            wanted.append(logits.gather(1, torch.stack((tokens.clamp(0, logits.shape[1] - 1), known), 1)))
+        return _results(rows, mask_rows, packed, fetch(wanted))
+
+    def _packed(self, rows: Many[WantedRow], mask: TokenMask | None, size: int) -> tuple[list[int], list[TokenMask]]:
+        """Which row of the masks applies to each row, -1 for none, and the masks that hide anything, suppressed tokens too."""
+        places, packed = [-1] * len(rows), list[TokenMask]()
+        hides = np.zeros(len(rows), bool) if mask is None else (mask != -1).any(axis=1)
+        for index, row in enumerate(rows):
+            if not row.sample:
+                continue
+            suppressed = [token for token in suppressed_tokens(row.sequence.sampling, num_output(row), self._eos) if token < size]
+            if not hides[index] and not suppressed:
+                continue
+            words = np.full(-(-size // 32), -1, np.int32) if mask is None else mask[index]
+            places[index] = len(packed)
+            packed.append(with_suppressed(words, suppressed, size) if suppressed else words)
+        return places, packed
+
+    def _adjusted(self, logits: Tensor, rows: Many[WantedRow]) -> Tensor:
+        """The logits with bias and penalties of their rows: a copy, if there are any."""
+        changed = [(index, row) for index, row in enumerate(rows) if row.sample and changes_logits(row.sequence.sampling)]
+        if not changed:
+            return logits
+        parts = []
+        for index, row in changed:
+            history, prompt = row.history, row.sequence.num_prompt
+            places, *changes = gather_changes(row.sequence.sampling, history[:prompt], history[prompt:])
+            parts.append((places + index * logits.shape[1], *changes))
+        scores = logits.clone()
+        adjust_logits(scores, *send([np.concatenate(part) for part in zip(*parts, strict=True)], logits.device))
+        return scores
+
+
+def _options(
+    rows: Many[WantedRow], mask_rows: list[int], packed: list[TokenMask], device: torch.device
+) -> tuple[DrawOptions, Tensor | None]:
+    """The rows' options and masks on the device; rows that draw nothing take the best, which costs least."""
+    sampling = [row.sequence.sampling for row in rows]
+    heat = [max(row.sequence.sampling.temperature, COLDEST) if row.sample and _draws(row) else 0.0 for row in rows]
+    columns: list[npt.NDArray[Any]] = [
+        np.array(heat, np.float32),
+        np.array([each.top_k for each in sampling], np.int32),
+        np.array([each.top_p for each in sampling], np.float64),
+        np.array([math.log(each.min_p) if each.min_p > 0 else -math.inf for each in sampling], np.float32),
+        np.array([signed(row.sequence.seed) for row in rows], np.int64),
+        np.array([row.position + 1 for row in rows], np.int64),
+        np.array(mask_rows, np.int32),
+    ]
+    if packed:
+        columns.append(np.stack(packed))
+    temperature, top_k, top_p, least, seed, position, mask_row, *held = send(columns, device)
+    filters = any(each > 0 and _filters(row) for row, each in zip(rows, heat, strict=True))
+    options = DrawOptions(temperature, top_k, top_p, least, seed, position, mask_row, draws=any(heat), filters=filters)
+    return options, held[0] if held else None
+
+
+def _draws(row: WantedRow) -> bool:
+    return row.sequence.sampling.temperature > 0
+
+
+def _filters(row: WantedRow) -> bool:
+    sampling = row.sequence.sampling
+    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+
+
+def _results(
+    rows: Many[WantedRow], mask_rows: list[int], packed: list[TokenMask], fetched: list[npt.NDArray[Any]]
+) -> list[RowResult]:
+    """What each row gave, out of tokens, best logits, log-sum-exps, top logits, their tokens, and chosen and known logits."""
+    tokens, bests, totals, values, ids = (array.tolist() for array in fetched[:5])
+    picked = fetched[5].tolist() if len(fetched) > 5 else []
+    results = []
+    for index, row in enumerate(rows):
+        token: int | str | None = None
+        if row.sample:
+            token = checked(tokens[index], bests[index])
+            if isinstance(token, str) and mask_rows[index] >= 0 and not packed[mask_rows[index]].any():
+                token = f"The grammar's mask allows no token after position {row.position}."
+        if not row.reported:
+            results.append(row_result(token, row, None, None))
+            continue
+        chosen, known = picked[index]
+        total, count = totals[index], row.top_count
+        top = tuple((other, value - total) for other, value in zip(ids[index][:count], values[index][:count], strict=True))
+        report = RowReport(total, None if row.known is None else known - total, top)
+        results.append(row_result(token, row, report, chosen))
+    return results
