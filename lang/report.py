@@ -64,6 +64,9 @@ class Cost:
         )
 
 
+ENOUGH_GUESSES = 64
+"""Guesses after which a verdict is given."""
+POOR_GUESSES = 0.2
 _COLUMNS = ("prefilled", "reused", "forced", "decoded", "drafted", "wasted")
 _TIMES = ("queue s", "mask s", "seconds")
 
@@ -88,6 +91,18 @@ class Report:
         for record in self.records:
             groups.setdefault((record.origin, record.name, record.kind), []).append(record)
         return {key: Cost.of(records) for key, records in groups.items()}
+
+    @property
+    def drafting(self) -> str | None:
+        """What guessing tokens ahead came to, in one line; None where nothing was guessed."""
+        cost = self.total
+        if not cost.drafted:
+            return None
+        share = cost.accepted / cost.drafted
+        steps = (cost.decoded + cost.accepted + cost.forced) / max(1, cost.decoded)
+        poor = cost.drafted >= ENOUGH_GUESSES and share < POOR_GUESSES
+        told = f"drafting: {cost.accepted} of {cost.drafted} guesses held ({share:.0%}), {steps:.2f} output tokens for each step"
+        return f"{told}; it doesn't pay here" if poor else told
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: the names of its columns, a row for each line, and the totals."""
@@ -114,7 +129,8 @@ class Report:
             for row in rows
         ]
         rule = "-" * len(lines[0])
-        return "\n".join([f"{self.program} (seed {self.seed})", lines[0], rule, *lines[1:-1], rule, lines[-1]])
+        told = [self.drafting] if self.drafting else []
+        return "\n".join([f"{self.program} (seed {self.seed})", lines[0], rule, *lines[1:-1], rule, lines[-1], *told])
 
 
 def _cells(cost: Cost, seconds: float) -> tuple[str, ...]:

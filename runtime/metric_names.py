@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["METRICS", "OUTCOMES", "REASONS", "REFUSALS", "Metric", "Outcome"]
+from branchpoint.runtime.config import DrafterName
+from branchpoint.runtime.drafting.tally import PLACES
+
+__all__ = ["DRAFTERS", "METRICS", "OUTCOMES", "REASONS", "REFUSALS", "Metric", "Outcome"]
 
 Outcome = Literal["done", "failed"]
 """How a program that the server ran came to its end; one whose client went has failed."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 
 REASONS = ("stop", "length", "abort", "error", "repetition")
 REFUSALS = ("invalid_request", "capacity", "overloaded")
@@ -148,6 +153,41 @@ METRICS = (
     Metric("forced", "counter", None, None, "Tokens that a grammar left no choice about.", own="forced_tokens"),
     Metric("drafted", "counter", "spec_decode_num_draft_tokens", None, "Tokens that were guessed ahead."),
     Metric("accepted", "counter", "spec_decode_num_accepted_tokens", None, "Guessed tokens that were right."),
+    Metric("drafts", "counter", "spec_decode_num_drafts", None, "Drafts, of one guessed token or more, that were verified."),
+    Metric(
+        "accepted_at",
+        "counter",
+        "spec_decode_num_accepted_tokens_per_pos",
+        None,
+        "Guessed tokens that were right, by their place in the draft; the last place stands for all behind it.",
+        label="position",
+        values=tuple(map(str, range(PLACES))),
+    ),
+    Metric(
+        "drafted_by",
+        "counter",
+        None,
+        None,
+        "Guessed tokens, by who guessed.",
+        (),
+        "drafter",
+        DRAFTERS,
+        own="drafter_draft_tokens",
+    ),
+    Metric(
+        "accepted_by",
+        "counter",
+        None,
+        None,
+        "Guessed tokens that were right, by who guessed.",
+        label="drafter",
+        values=DRAFTERS,
+        own="drafter_accepted_tokens",
+    ),
+    Metric(
+        "draft_length", "gauge", None, "spec_accept_length", "Tokens that a draft came to since the last look, its bonus too."
+    ),
+    Metric("draft_rate", "gauge", None, "spec_accept_rate", "Part of the guessed tokens since the last look that were right."),
     Metric("masked", "counter", None, None, "Time for masks of grammars, over all threads.", own="mask_seconds"),
     Metric("grammars", "counter", None, None, "Grammars that were compiled.", own="grammars_compiled"),
     Metric(

@@ -18,6 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from branchpoint.runtime.drafting.tally import DrafterStats
 from branchpoint.runtime.messages import (
     Call,
     Completed,
@@ -84,6 +85,7 @@ class Metrics:
             board.set("used_tokens", stats.pages_held * self._info.page_size)
             board.set("hit_rate", cached / prompt if prompt > 0 else 0.0)
             board.set("throughput", generated / seconds if seconds > 0 else 0.0)
+            _count_drafts(board, before, stats)
 
     def watch(self, call: Call | ScoreCall, on_event: OnEvent) -> OnEvent:
         """Count the events of a call that arrives now, on their way to `on_event`."""
@@ -241,6 +243,24 @@ class _CallMeter:
 def _nothing(stats: EngineStats) -> EngineStats:
     """What came before the first snapshot."""
     return EngineStats(0, 0, 0, stats.pages_free, 0, 0, 0, 0, 0, 0, Usage())
+
+
+def _count_drafts(board: _Board, before: EngineStats, stats: EngineStats) -> None:
+    """What drafting came to between two snapshots, by drafter and by place in the draft."""
+    old = {each.name: each for each in before.drafters}
+    drafts = drafted = accepted = 0
+    for each in stats.drafters:
+        last = old.get(each.name, DrafterStats(each.name))
+        drafts += each.drafts - last.drafts
+        drafted += each.drafted - last.drafted
+        accepted += each.accepted - last.accepted
+        board.count("drafted_by", each.drafted - last.drafted, each.name)
+        board.count("accepted_by", each.accepted - last.accepted, each.name)
+        for place, (_, right) in enumerate(each.by_place):
+            board.count("accepted_at", right - (last.by_place[place][1] if place < len(last.by_place) else 0), str(place))
+    board.count("drafts", drafts)
+    board.set("draft_length", 1 + accepted / drafts if drafts else 0.0)
+    board.set("draft_rate", accepted / drafted if drafted else 0.0)
 
 
 def _counts(before: EngineStats, stats: EngineStats) -> dict[str, float]:

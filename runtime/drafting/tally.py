@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-__all__ = ["DrafterStats", "Tally", "advice"]
+__all__ = ["PLACES", "DrafterStats", "Tally", "advice"]
 
 PLACES = 16
+"""Places in a draft that are told apart; later ones count as the last of them."""
 ENOUGH = 64  # guesses after which a verdict is given
 POOR = 0.2
 

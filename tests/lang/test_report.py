@@ -35,6 +35,16 @@ def test_a_report_goes_by_line() -> None:
     assert len({len(line) for line in text[1:]}) == 1
 
 
+def test_a_report_says_what_drafting_came_to_and_where_it_does_not_pay() -> None:
+    def told(drafted: int, accepted: int) -> str:
+        reply = Reply("abcd", forced=1, drafted=drafted, accepted=accepted)
+        return str(program.run(backend=bp.Fake(reply)).report()).splitlines()[-1]
+
+    assert told(3, 2) == "drafting: 4 of 6 guesses held (67%), 4.00 output tokens for each step"
+    assert told(50, 1).endswith("; it doesn't pay here")
+    assert told(0, 0).startswith("total")
+
+
 def test_a_report_can_be_had_while_the_run_goes_on() -> None:
     run = program.run(backend=bp.Fake(Reply("ab", delay=0.01)), stream=True)
     assert run.report().total.calls <= 5

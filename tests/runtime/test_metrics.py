@@ -5,6 +5,7 @@ import re
 from prometheus_client.parser import text_string_to_metric_families
 
 from branchpoint.constrained.spec import Regex
+from branchpoint.runtime.drafting.tally import DrafterStats
 from branchpoint.runtime.messages import (
     Call,
     Completed,
@@ -40,7 +41,7 @@ def values(metrics: Metrics) -> dict[str, float]:
             own = [
                 value
                 for name, value in sample.labels.items()
-                if name in ("reason", "finished_reason", "source", "cache_source", "outcome", "le")
+                if name in ("reason", "finished_reason", "source", "cache_source", "outcome", "le", "position", "drafter")
             ]
             found["|".join([sample.name, *own])] = sample.value
     return found
@@ -89,6 +90,20 @@ def test_stats_move_gauges_and_add_to_counters() -> None:
     assert found["sglang:cache_hit_rate"] == 0.25
     metrics.update(stats(totals=usage))
     assert values(metrics)["vllm:generation_tokens_total"] == 50
+
+
+def test_drafts_are_counted_by_drafter_and_place() -> None:
+    metrics = Metrics(INFO)
+    ngram, suffix = DrafterStats("ngram", 2, 5, 3, ((2, 2), (2, 1), (1, 0))), DrafterStats("suffix")
+    metrics.update(stats(drafters=(ngram, suffix)))
+    metrics.update(stats(drafters=(DrafterStats("ngram", 3, 9, 5, ((3, 3), (3, 2), (2, 0), (1, 0))), suffix)))
+    found = values(metrics)
+    assert found["vllm:spec_decode_num_drafts_total"] == found["branchpoint:spec_decode_num_drafts_total"] == 3
+    assert [found[f"vllm:spec_decode_num_accepted_tokens_per_pos_total|{place}"] for place in range(3)] == [3, 2, 0]
+    assert found["branchpoint:drafter_draft_tokens_total|ngram"] == 9
+    assert found["branchpoint:drafter_accepted_tokens_total|ngram"] == 5
+    assert found["branchpoint:drafter_draft_tokens_total|suffix"] == 0
+    assert (found["sglang:spec_accept_length"], found["sglang:spec_accept_rate"]) == (3, 0.5)
 
 
 def test_grammars_forced_text_and_drafts_are_counted() -> None:
