@@ -26,7 +26,7 @@ from branchpoint.runtime.weights.gguf import GgufCheckpoint
 from branchpoint.runtime.weights.resolve import Location, locate
 from branchpoint.runtime.weights.safetensors import SafetensorsCheckpoint
 
-__all__ = ["LoadedModel", "load_model", "pick_device"]
+__all__ = ["LoadedModel", "load_model", "model_shape", "pick_device"]
 
 _FOUR_BIT_FORMS = ("float32", "bfloat16", "int4", "int8")
 _FORMS_WITHIN = {
@@ -65,6 +65,11 @@ def pick_device(config: EngineConfig) -> torch.device:
     if config.device == "cuda" and not available:
         raise InvalidRequest("device is 'cuda', but torch finds no CUDA device here; use 'cpu' or 'auto'.", param="device")
     return torch.device("cuda" if available and config.device != "cpu" else "cpu")
+
+
+def model_shape(config: EngineConfig) -> ModelConfig:
+    """The shape of the model that `config` names, without its weights. Raises ModelError or InvalidRequest."""
+    return _limited(_open(locate(config.model), 0).config, config.context_length)
 
 
 def load_model(config: EngineConfig, device: torch.device) -> LoadedModel:

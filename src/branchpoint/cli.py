@@ -5,12 +5,14 @@ Options of `serve` are the fields of EngineConfig and ServerOptions, with their 
 
 import os
 import sys
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from branchpoint.cli_bench import bench
 from branchpoint.cli_options import KEY_VARIABLE, MODEL, filled, options, takes
+from branchpoint.cli_plan import plan
+from branchpoint.cli_server import cache, doctor
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest
@@ -45,28 +47,8 @@ def _serve(model: str, **given: Any) -> None:
 app.command("serve")(takes(_serve, [MODEL, *options(ServerOptions), *options(EngineConfig, ("model", "served_name"))]))
 
 
-@app.command("cache")
-def _cache(
-    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
-    api_key: Annotated[str, typer.Option(envvar=KEY_VARIABLE, help="A key that may manage the server.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, not as text.")] = False,
-    flush: Annotated[bool, typer.Option("--flush", help="Forget all cached prefixes instead.")] = False,
-) -> None:
-    """Show what a server's cache holds, and which prompts could share more of it."""
-    import httpx
-
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
-            if flush:
-                answer = client.post("/flush_cache")
-            else:
-                answer = client.get("/cache", params={"format": "json" if as_json else "text"})
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise InvalidRequest(f"No server answers at {url}: {error}. Give its address with --url.", param="url") from error
-    if not answer.is_success:
-        raise InvalidRequest(f"{url} answered {answer.status_code}: {answer.text[:300]}")
-    typer.echo(answer.text.rstrip("\n"))
+for command in (plan, cache, doctor):
+    app.command(command.__name__)(command)
 
 
 @app.command("version")

@@ -337,6 +337,30 @@ def test_many_different_clients_at_once(server: Served, http: httpx.Client) -> N
     assert pages_held(http) == (0, 0) and http.get("/load").json() == {"server_load": 0}
 
 
+def test_the_doctor_sees_that_calls_wait(server: Served) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        body = {"ignore_eos": True} | PHASES["queued"] | {"stream": True}
+        headers = {"authorization": f"Bearer {KEY}"}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=headers, timeout=60) as answer:
+            for _ in answer.iter_lines():
+                if stop.is_set():
+                    return  # leaves, with the stream open
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    try:
+        command = ["doctor", server.url, "--api-key", KEY, "--seconds", "2", "--looks", "4"]
+        done = CliRunner().invoke(app, command)
+    finally:
+        stop.set()
+        loading.join(30)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"ran on average", done.output) and re.search(r"Calls wait (for pages|though)|are put back", done.output)
+    assert CliRunner().invoke(app, ["doctor", "http://127.0.0.1:1"]).exit_code == 1
+
+
 def test_openapi_names_every_route(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/v1/chat/completions", "/v1/completions", "/generate", "/metrics", "/health", "/v1/models"} <= set(paths)
