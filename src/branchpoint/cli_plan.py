@@ -1,8 +1,16 @@
 """`branchpoint plan`: KV arithmetic for a model, without loading it. Added to the application by `cli`."""
 
-from typing import Annotated
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from branchpoint.runtime.models.config import ModelConfig
+    from branchpoint.runtime.sizing import Fit
 
 __all__ = ["plan"]
 
@@ -38,33 +46,34 @@ def plan(
     )
     found = fits(shape, memory, lengths, page_size=page_size, shared=shared_prefix)
     if as_json:
-        import json
-
-        rows = [
-            {
-                "weights": each.form.weights,
-                "kv": each.form.kv,
-                "where": each.form.where,
-                "weight_bytes": each.weight_bytes,
-                "kv_bytes": max(0, each.kv_bytes),
-                "kv_bytes_per_token": each.form.token_bytes(shape),
-                "tokens": each.tokens,
-                "sequences": {str(length): count for length, count in zip(lengths, each.sequences, strict=True)},
-            }
-            for each in found
-        ]
-        typer.echo(json.dumps({"model": model, "memory_bytes": memory, "context_length": shape.context_length, "forms": rows}))
+        forms = [_row(each, shape, lengths) for each in found]
+        typer.echo(json.dumps({"model": model, "memory_bytes": memory, "context_length": shape.context_length, "forms": forms}))
         return
-    from rich.console import Console
-    from rich.table import Table
+    about = f"{model}: {shape.num_parameters / 1e6:,.0f} million weights, context {shape.context_length:,}"
+    shared = f", {shared_prefix:,} of them the same in all" if shared_prefix else ""
+    told = f"{about}. In {memory / _GIB:.2f} GiB fit sequences of so many tokens{shared}, at once:"
+    Console(highlight=False).print(told, _table(found, shape, lengths))
 
+
+def _row(found: "Fit", shape: "ModelConfig", lengths: Sequence[int]) -> dict[str, object]:
+    """For machines."""
+    return {
+        "weights": found.form.weights,
+        "kv": found.form.kv,
+        "where": found.form.where,
+        "weight_bytes": found.weight_bytes,
+        "kv_bytes": max(0, found.kv_bytes),
+        "kv_bytes_per_token": found.form.token_bytes(shape),
+        "tokens": found.tokens,
+        "sequences": {str(length): count for length, count in zip(lengths, found.sequences, strict=True)},
+    }
+
+
+def _table(fits: "Iterable[Fit]", shape: "ModelConfig", lengths: Sequence[int]) -> Table:
+    """For people."""
     table = Table("weights", "KV", "on", "GiB weights", "KiB a token", "tokens of KV", *(f"× {each:,}" for each in lengths))
-    for each in found:
+    for each in fits:
         counts = [f"{count:,}" for count in each.sequences] if each.kv_bytes > 0 else ["–"] * len(lengths)
         sizes = (f"{each.weight_bytes / _GIB:.2f}", f"{each.form.token_bytes(shape) / 1024:.1f}", f"{each.tokens:,}")
         table.add_row(each.form.weights, each.form.kv, each.form.where, *sizes, *counts)
-    about = f"{model}: {shape.num_parameters / 1e6:,.0f} million weights, context {shape.context_length:,}"
-    shared = f", {shared_prefix:,} of them the same in all" if shared_prefix else ""
-    Console(highlight=False).print(
-        f"{about}. In {memory / _GIB:.2f} GiB fit sequences of so many tokens{shared}, at once:", table
-    )
+    return table
