@@ -53,7 +53,7 @@ def lay_tiles(
     ordinals, totals = owners.parts()
     merged = np.repeat(totals, owners.counts)  # by row: how many parts it has, 0 for one that is written at once
     merges = np.stack((np.arange(len(merged)), merged), 1)[merged > 0]
-    sections = [_split(tiles, owners.splits, ordinals, shape) for tiles in kinds]
+    sections = [_split(tiles, owners.splits, ordinals) for tiles in kinds]
     return _packed(owners, sections, merged, merges, len(kinds[0]), shape)
 
 
@@ -88,6 +88,8 @@ class _Owners:
     def tiles(self, kind: int) -> Ints:
         """The tiles [N, TILE_FIELDS] of one size before their keys are split, the owner in the last column; sets `splits`."""
         owners = np.flatnonzero(self.kinds == kind)
+        if not len(owners):
+            return np.empty((0, TILE_FIELDS), np.int64)
         block = self.shape.sizes[kind].rows
         each = -(-self.flat[owners] // block)
         owner = np.repeat(owners, each)
@@ -103,7 +105,11 @@ class _Owners:
         if stretch is not None:
             lengths = self.ends[owners] - self.begins[owners]
             self.splits[owners] = np.maximum(1, (2 * lengths + stretch) // (2 * stretch))
-        return np.stack((self.row_lists[owner], flat_begin, flat_end, self.tables[owner], begin, free, end, owner), 1)
+        fields = (self.row_lists[owner], flat_begin, flat_end, self.tables[owner], begin, free, end, owner)
+        out = np.empty((len(owner), TILE_FIELDS), np.int64)
+        for column, field in enumerate(fields):
+            out[:, column] = field
+        return out
 
     def parts(self) -> tuple[Ints, Ints]:
         """For each owner the number of its first part among those of its rows, -1 where its rows have that part only; and for
@@ -126,19 +132,24 @@ def _ranges(firsts: Ints, counts: Ints) -> Ints:
     return np.repeat(firsts - offsets, counts) + np.arange(int(counts.sum()))
 
 
-def _split(tiles: Ints, splits: Ints, ordinals: Ints, shape: TileShape) -> Ints:
+def _split(tiles: Ints, splits: Ints, ordinals: Ints) -> Ints:
     """The tiles with their keys split as their owners' are, part numbers in place of owners, those with most keys first."""
-    owner = tiles[:, 7]
-    times = splits[owner]
-    part = _ranges(np.zeros_like(times), times)
-    stretch = np.repeat(-(-(tiles[:, 6] - tiles[:, 4]) // (times * ALIGNMENT)) * ALIGNMENT, times)
-    out = np.repeat(tiles, times, axis=0)
-    last = out[:, 6].copy()
-    out[:, 4] = np.minimum(out[:, 4] + part * stretch, last)
-    out[:, 6] = np.minimum(out[:, 4] + stretch, last)
-    out[:, 5] = np.minimum(out[:, 5], out[:, 6])
-    first = ordinals[out[:, 7]]
-    out[:, 7] = np.where(first < 0, -1, first + part)
+    if not len(tiles):
+        return tiles
+    times = splits[tiles[:, 7]]
+    if len(tiles) == int(times.sum()):
+        out = tiles
+        out[:, 7] = ordinals[out[:, 7]]
+    else:
+        part = _ranges(np.zeros_like(times), times)
+        stretch = np.repeat(-(-(tiles[:, 6] - tiles[:, 4]) // (times * ALIGNMENT)) * ALIGNMENT, times)
+        out = np.repeat(tiles, times, axis=0)
+        last = out[:, 6].copy()
+        out[:, 4] = np.minimum(out[:, 4] + part * stretch, last)
+        out[:, 6] = np.minimum(out[:, 4] + stretch, last)
+        out[:, 5] = np.minimum(out[:, 5], out[:, 6])
+        first = ordinals[out[:, 7]]
+        out[:, 7] = np.where(first < 0, -1, first + part)
     return out[np.argsort(out[:, 4] - out[:, 6], kind="stable")]
 
 

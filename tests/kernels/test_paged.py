@@ -1,4 +1,4 @@
-"""The GPU's paged attention, in Triton's interpreter, against the torch form over the same slots in float32."""
+"""The GPU's paged attention, interpreted where there is no GPU, against the torch form over the same slots in float32."""
 
 import random
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from branchpoint.kernels.sharing import Rates
 from branchpoint.kernels.tiles import TilePlan, TileShape
 
 CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 EAGER = Rates(memory=1e12, cache=1.0, products=1e15, launches=0.0)
 """A device that always reads shared keys once."""
@@ -52,10 +53,11 @@ class World:
         """Attend both ways, hold the outputs against each other; returns the plan."""
         torch.manual_seed(len(pages))
         cache, scales = self._filled(pages, [start + count for start, count in zip(starts, counts, strict=True)])
-        q = torch.randn(sum(counts), self.heads + 1, self.dim).to(self.dtype)[:, :-1]
+        q = torch.randn(sum(counts), self.heads + 1, self.dim).to(self.dtype)[:, :-1]  # tokens lie further apart than they need
         table = SlotTable(pages, starts, counts, self.page_size)
-        plan = plan_tiles(table, self.shape, CPU, share=share, rates=rates)
-        out = paged.paged_attention(q, cache, plan, self.dim**-0.5, Scratch(self.dtype, CPU), scales)
+        plan = plan_tiles(table, self.shape, DEVICE, share=share, rates=rates)
+        given = [None if each is None else each.to(DEVICE) for each in (q, cache, scales)]
+        out = paged.paged_attention(*given[:2], plan, self.dim**-0.5, Scratch(self.dtype, DEVICE), given[2]).cpu()
         known = plan_attention(table, torch.float32, CPU)
         wide = cache.float() if scales is None else cache.float() * scales[:, None]
         expected = attention.paged_attention(q.float(), wide, known, self.dim**-0.5, Scratch(torch.float32, CPU))

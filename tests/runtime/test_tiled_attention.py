@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from branchpoint.kernels import merge, paged
 from branchpoint.kernels.layout import SlotTable
 from branchpoint.kernels.operations import triton_operations
 from branchpoint.runtime.attention import AttentionBackend, CpuAttention
@@ -20,6 +21,7 @@ from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.staging import Staging
 from branchpoint.runtime.tiled_attention import TiledAttention
 from branchpoint.runtime.weights.loader import LoadedModel, load_model
+from tests.kernels.compiled import record
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0)
@@ -96,6 +98,15 @@ def test_steps_of_one_shape_lie_at_the_same_addresses() -> None:
         assert getattr(plan, name).data_ptr() == getattr(again, name).data_ptr()
     attention.plan(_batch([*pages, [50]], [479, 31, 3]))
     assert attention.plan_key != first, "a long context is split: there is something to merge"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+def test_warming_up_launches_every_form(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles, merges = record(monkeypatch, paged, "_tile_kernel"), record(monkeypatch, merge, "_merge_kernel")
+    attention = _tiled(_load(), dtype)
+    attention.warm_up()
+    assert {each.constants["BLOCK_M"] for each in tiles} == {tiling.rows for tiling in attention._shape.sizes}
+    assert len(merges) == 1
 
 
 def test_page_tables_send_what_is_new_and_forget_who_waited_longest() -> None:
