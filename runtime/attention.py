@@ -24,10 +24,14 @@ __all__ = ["AttentionBackend", "CpuAttention", "kv_bytes_per_page"]
 
 
 class AttentionBackend(Protocol):
-    """Owns the KV pool of all layers, `num_pages` pages of `page_size` tokens, and computes attention over it."""
+    """Owns the KV pool of all layers, `num_pages` pages of `page_size` tokens, and computes attention over it.
+
+    What is written to `spare_place` of a cache is never read.
+    """
 
     num_pages: int
     page_size: int
+    spare_place: int
 
     def plan(self, batch: Batch) -> None:
         """Prepare for one step; `forward` works on this batch until the next plan."""

@@ -5,53 +5,75 @@ Built once a step by the runner; models see tokens and positions, attention sees
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from branchpoint.kernels.layout import SlotTable
 from branchpoint.runtime.plan import StepPlan
+from branchpoint.runtime.transfer import send
 
-__all__ = ["Batch", "build_batch"]
+__all__ = ["Batch", "Padding", "build_batch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`tokens`, `positions` and `places` (where in the cache their KV goes) are int64 [T]; `table` is what attention plans with.
-
-    `rows` int64 [R] picks the hidden states whose logits are wanted; None where that is all of them.
+    """`inputs` int64 [3, T] are tokens, positions and places (where in the cache their KV goes); `table` is what attention plans
+    with. `rows` int64 [R] picks the hidden states whose logits are wanted; None where that is all of them.
     """
 
-    tokens: Tensor
-    positions: Tensor
-    places: Tensor
+    inputs: Tensor
     rows: Tensor | None
     table: SlotTable
 
+    @property
+    def tokens(self) -> Tensor:
+        """int64 [T]."""
+        return self.inputs[0]
 
-def build_batch(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
-    """Lay the plan's slots one after another."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    places: list[int] = []
+    @property
+    def positions(self) -> Tensor:
+        """int64 [T]."""
+        return self.inputs[1]
+
+    @property
+    def places(self) -> Tensor:
+        """int64 [T], all different but for padding."""
+        return self.inputs[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """A batch is to have `size` tokens; those that no slot has are written to `place` of the cache."""
+
+    size: int
+    place: int
+
+
+def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: Padding | None = None) -> Batch:
+    """Lay the plan's slots one after another, then the padding."""
+    total = plan.num_tokens if padding is None else padding.size
+    inputs = np.zeros((3, total), np.int64)
     rows: list[int] = []
+    begin = 0
     for slot in plan.slots:
-        first = len(tokens) - slot.start
-        end = slot.start + slot.count
-        pages = slot.sequence.pages
-        tokens += slot.tokens
-        positions += range(slot.start, end)
-        places += [pages[at // page_size] * page_size + at % page_size for at in range(slot.start, end)]
-        rows += [first + position for position in slot.rows]
+        end = begin + slot.count
+        positions = np.arange(slot.start, slot.start + slot.count)
+        pages = np.array(slot.sequence.pages[slot.start // page_size : (slot.start + slot.count - 1) // page_size + 1], np.int64)
+        inputs[0, begin:end] = slot.tokens
+        inputs[1, begin:end] = positions
+        inputs[2, begin:end] = pages[positions // page_size - slot.start // page_size] * page_size + positions % page_size
+        rows += [begin - slot.start + position for position in slot.rows]
+        begin = end
+    if padding is not None:
+        inputs[2, begin:] = padding.place
     table = SlotTable(
         [slot.sequence.pages for slot in plan.slots],
         [slot.start for slot in plan.slots],
         [slot.count for slot in plan.slots],
         page_size,
     )
-    assert len(tokens) == plan.num_tokens, "a slot covers tokens that its sequence has"
-
-    def placed(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
-
-    wanted = None if rows == list(range(len(tokens))) else placed(rows)
-    return Batch(placed(tokens), placed(positions), placed(places), wanted, table)
+    if rows == list(range(total)):
+        return Batch(send([inputs], device)[0], None, table)
+    sent, wanted = send([inputs, np.array(rows, np.int64)], device)
+    return Batch(sent, wanted, table)

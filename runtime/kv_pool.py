@@ -24,8 +24,10 @@ def kv_bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -
 
 
 class KvPool:
-    """`num_pages` pages of `dtype`. A layer's cache is one tensor [num_pages * page_size, 2 Hkv, D], a token's keys beside its
-    values: one write, one gather, and consecutive pages are a view.
+    """`num_pages` pages of `dtype`, and a spare one at `spare_place` that nobody reads.
+
+    A layer's cache is one tensor [(num_pages + 1) * page_size, 2 Hkv, D], a token's keys beside its values: one write, one
+    gather, and consecutive pages are a view.
     """
 
     def __init__(self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -33,7 +35,8 @@ class KvPool:
         self.page_size = page_size
         self.dtype = dtype
         self.device = device
-        shape = (num_pages * page_size, 2 * config.num_kv_heads, config.head_dim)
+        self.spare_place = num_pages * page_size
+        shape = (self.spare_place + page_size, 2 * config.num_kv_heads, config.head_dim)
         self.caches = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
         self._host: HostMemory | None = None
 

@@ -11,21 +11,23 @@ from torch import Tensor
 
 from branchpoint.radix import CopyCost, HostTier
 from branchpoint.runtime.attention import AttentionBackend, CpuAttention, kv_bytes_per_page
-from branchpoint.runtime.batch import build_batch
+from branchpoint.runtime.batch import Padding, build_batch
 from branchpoint.runtime.capacity import host_slots, size_pool
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.device import watched
+from branchpoint.runtime.graph import GraphedAttention, StepGraphs, capture_on_cuda, padded_sizes
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMask
 from branchpoint.runtime.sampler import Sampler
-from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
 
-__all__ = ["TorchRunner", "load_runner"]
+__all__ = ["TorchRunner", "decode_plan", "largest_plan", "load_runner"]
 
 MEASURED_PAGES = 32
+MOST_GRAPHED_TOKENS = 512
 MEASURED_TOKENS = 256
 LOGIT_ROWS = 256
 """Rows whose logits are held at once: a prompt's log-probabilities don't need the whole prompt's logits in memory."""
@@ -39,6 +41,7 @@ class TorchRunner:
         self._attention = attention
         self._sampler = sampler
         self._device = device
+        self.graphs: StepGraphs | None = None
         self.host: HostTier | None = None
         self.copy_cost: CopyCost | None = None
 
@@ -51,6 +54,17 @@ class TorchRunner:
     def page_size(self) -> int:
         """Tokens in a page."""
         return self._attention.page_size
+
+    def capture_steps(self, most_tokens: int, most_sequences: int) -> None:
+        """On CUDA: run small steps as graphs from now on, of which those that decode short contexts are captured at once."""
+        assert isinstance(self._attention, GraphedAttention), "every backend for CUDA can be captured"
+        sizes = padded_sizes(most_tokens)
+        self.graphs = StepGraphs(self._model, self._attention, sizes, self._device, capture_on_cuda(self._device))
+        for size in reversed(sizes):
+            if size <= most_sequences:
+                plan = decode_plan(size, self.num_pages)
+                for _ in range(2):  # the first time compiles, the second captures
+                    self.execute(plan, lambda: None)
 
     def give_host_memory(self, num_slots: int) -> None:
         """Have a second tier of `num_slots` pages, and measure what a copy costs beside computing, before anything runs."""
@@ -90,9 +104,14 @@ class TorchRunner:
 
     def _forward(self, plan: StepPlan) -> Tensor:
         """Hidden states of the wanted rows [R, hidden_size]."""
-        batch = build_batch(plan, self.page_size, self._device)
-        self._attention.plan(batch)
-        hidden = self._model.forward(batch.tokens, batch.positions, self._attention)
+        size = self.graphs.size_for(plan) if self.graphs else None
+        if self.graphs and size:
+            batch = build_batch(plan, self.page_size, self._device, Padding(size, self._attention.spare_place))
+            hidden = self.graphs.run(batch)
+        else:
+            batch = build_batch(plan, self.page_size, self._device)
+            self._attention.plan(batch)
+            hidden = self._model.forward(batch.tokens, batch.positions, self._attention)
         return hidden if batch.rows is None else hidden.index_select(0, batch.rows)
 
     def _sample(self, logits: Tensor, hidden: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
@@ -103,6 +122,29 @@ class TorchRunner:
             stretch = self._model.logits(hidden[begin:end]) if begin else logits
             results += self._sampler.sample(stretch, rows[begin:end], None if mask is None else mask[begin:end])
         return results
+
+
+def decode_plan(size: int, page: int) -> StepPlan:
+    """A step that decodes `size` sequences of one token each, all on one page."""
+    sampling = SamplingParams(temperature=0.0)
+    return StepPlan(tuple(Slot(Sequence("", at, [0], 1, sampling, 0, pages=[page]), 0, 1, (0,)) for at in range(size)))
+
+
+def largest_plan(most_tokens: int, context_length: int, most_sequences: int, page_size: int) -> StepPlan:
+    """A step of as many tokens as there may be, with a row of logits for each sequence that could run, on pages from 0 on."""
+    sampling = SamplingParams(logprobs=MAX_LOGPROBS)
+    slots: list[Slot] = []
+    pages = 0
+    for left in range(most_tokens, 0, -context_length):
+        count = min(left, context_length)
+        needed = -(-count // page_size)
+        rows = tuple(range(count - min(count, most_sequences if not slots else 0), count))
+        sequence = Sequence("", 0, [0] * count, count, sampling, 0, pages=list(range(pages, pages + needed)))
+        slots.append(Slot(sequence, 0, count, rows))
+        pages += needed
+        if len(slots) == most_sequences:
+            break
+    return StepPlan(tuple(slots))
 
 
 def _by_slot(plan: StepPlan, results: list[RowResult]) -> tuple[tuple[RowResult, ...], ...]:
@@ -125,14 +167,32 @@ def load_runner(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
 def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     device = pick_device(config)
     loaded = load_model(config, device)
-    pool = size_pool(config, loaded.config, loaded.kv_dtype, device)
+    activations = _activations(config, loaded, device) if device.type == "cuda" else 0
+    pool = size_pool(config, loaded.config, loaded.kv_dtype, device, activations)
     attention = _attention(config, loaded, pool.num_pages, device)
     runner = TorchRunner(loaded.model, attention, _sampler(loaded, device), device)
+    if device.type == "cuda":
+        runner.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
     page_bytes = kv_bytes_per_page(loaded.config, config.page_size, loaded.kv_dtype)
     num_slots = host_slots(config, page_bytes)
     if num_slots:
         runner.give_host_memory(num_slots)
     return runner, loaded
+
+
+def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> int:
+    """Bytes that the largest step takes on a GPU beside weights and KV, by running it once; what it took is given back."""
+    plan = largest_plan(config.max_batch_tokens, loaded.config.context_length, config.max_sequences, config.page_size)
+    attention = _attention(
+        config, loaded, num_pages=1 + max(page for slot in plan.slots for page in slot.sequence.pages), device=device
+    )
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    TorchRunner(loaded.model, attention, _sampler(loaded, device), device).execute(plan, lambda: None)
+    taken = torch.cuda.max_memory_allocated(device) - before
+    del attention
+    torch.cuda.empty_cache()
+    return taken
 
 
 def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device) -> AttentionBackend:

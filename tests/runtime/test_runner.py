@@ -12,7 +12,7 @@ from branchpoint.runtime.attention import CpuAttention
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.logprobs import WantedRow
 from branchpoint.runtime.plan import PageCopy, RowResult, Slot, StepPlan, StepResult, TokenMask
-from branchpoint.runtime.runner import TorchRunner, load_runner
+from branchpoint.runtime.runner import TorchRunner, largest_plan, load_runner
 from branchpoint.runtime.sampler import Sampler
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
@@ -241,3 +241,15 @@ def test_pages_come_back_from_host_memory_as_they_left() -> None:
     again = last_row(StepPlan((Slot(sequence([6, 7, 4]), 8, 1, (8,)),), (back,)))
     assert again == pytest.approx(first, abs=1e-4)
     assert last_row(StepPlan((Slot(sequence([0, 1, 4]), 8, 1, (8,)),))) != pytest.approx(first, abs=1e-4)
+
+
+def test_the_largest_step_is_as_large_as_one_may_be_and_runs(loaded: LoadedModel) -> None:
+    for tokens, context, sequences, page_size in [(100, 64, 8, 16), (30, 512, 2, 7), (64, 16, 2, 16), (5, 16, 9, 1)]:
+        plan = largest_plan(tokens, context, sequences, page_size)
+        assert plan.num_tokens == min(tokens, sequences * context)
+        assert plan.num_rows == min(sequences, min(tokens, context))
+        pages = [page for slot in plan.slots for page in slot.sequence.pages]
+        assert sorted(set(pages)) == pages == list(range(len(pages)))
+    world = _World(loaded, 16, num_pages=8)
+    result = world.runner.execute(largest_plan(100, 64, 8, 16), lambda: None)
+    assert [len(rows) for rows in result.rows] == [8, 0]

@@ -81,7 +81,7 @@ def test_an_8_bit_cache_gives_nearly_the_same_logits(monkeypatch: pytest.MonkeyP
 
 def _batch(pages: list[list[int]], starts: list[int]) -> Batch:
     nothing = torch.empty(0, dtype=torch.int64)
-    return Batch(nothing, nothing, nothing, None, SlotTable(pages, starts, [1] * len(starts), 16))
+    return Batch(nothing.expand(3, 0), None, SlotTable(pages, starts, [1] * len(starts), 16))
 
 
 def test_steps_of_one_shape_lie_at_the_same_addresses() -> None:

@@ -1,0 +1,102 @@
+"""Graphed steps: sizes, which steps are taken, and the same tokens and logits when graphs replay padded steps.
+
+The capture is a stand-in that computes anew from the tensors that a graph would read, with Triton's kernels in its interpreter.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from branchpoint.kernels.operations import triton_operations
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.graph import LONGEST_SLOT, StepGraphs, padded_sizes
+from branchpoint.runtime.logprobs import WantedRow
+from branchpoint.runtime.plan import RowResult, Slot, StepPlan, TokenMask
+from branchpoint.runtime.runner import TorchRunner
+from branchpoint.runtime.sampler import Sampler
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.tiled_attention import TiledAttention
+from branchpoint.runtime.weights.loader import LoadedModel, load_model
+
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(temperature=0)
+
+
+@pytest.mark.parametrize("most", [1, 3, 8, 100, 512])
+def test_sizes_rise_to_the_most_and_waste_little(most: int) -> None:
+    sizes = padded_sizes(most)
+    assert sizes[-1] == most and sizes == tuple(sorted(set(sizes)))
+    assert all(larger - smaller <= max(8, smaller / 3) for smaller, larger in pairwise(sizes))
+    assert len(sizes) < 24
+
+
+class _Recorder(Sampler):
+    def __init__(self) -> None:
+        super().__init__(())
+        self.seen: list[torch.Tensor] = []
+
+    def sample(self, logits: torch.Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
+        self.seen.append(logits.clone())
+        return super().sample(logits, rows, mask)
+
+
+def _runner(loaded: LoadedModel) -> tuple[TorchRunner, _Recorder]:
+    attention = TiledAttention(loaded.config, 32, 16, torch.float32, CPU, query_dtype=torch.float32, max_sequences=8)
+    recorder = _Recorder()
+    return TorchRunner(loaded.model, attention, recorder, CPU), recorder
+
+
+def _sequence(name: str, count: int, pages: list[int]) -> Sequence:
+    return Sequence(name, 0, [(7 * at + len(name)) % 250 for at in range(count)], count, GREEDY, 7, pages=pages)
+
+
+def _run(runner: TorchRunner) -> None:
+    """Steps of three tokens, of which one pads to four, then one with a draft to verify."""
+    members = [_sequence("a" * number, 20, [3 * number, 3 * number + 1]) for number in range(1, 4)]
+    for at in range(3):
+        runner.execute(StepPlan(tuple(Slot(member, at, 1, (at,)) for member in members)), lambda: None)
+    runner.execute(StepPlan((Slot(members[0], 3, 3, (3, 4, 5)), Slot(members[2], 3, 1, (3,)))), lambda: None)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # rows of padding hold whatever was in memory
+def test_replayed_steps_give_what_plain_ones_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("branchpoint.runtime.models.decoder.operations_for", lambda device: triton_operations())
+    loaded = load_model(EngineConfig(model="dummy:qwen3", threads=1, seed=1), CPU)
+    plain, expected = _runner(loaded)
+    _run(plain)
+    graphed, recorder = _runner(loaded)
+    captured: list[Callable[[], torch.Tensor]] = []
+    attention = graphed._attention
+    assert isinstance(attention, TiledAttention)
+    attention.caches[0][-16:] = torch.nan  # what padding writes must reach nobody, whatever it was
+
+    def capture(compute: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        captured.append(compute)
+        return compute
+
+    graphed.graphs = StepGraphs(loaded.model, attention, padded_sizes(8), CPU, capture)
+    _run(graphed)
+    for one, other in zip(recorder.seen, expected.seen, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert graphed.graphs.num_graphs == len(captured) >= 1
+
+
+def test_only_small_steps_of_short_slots_are_taken() -> None:
+    loaded = load_model(EngineConfig(model="dummy:llama", threads=1, seed=1), CPU)
+    runner, _ = _runner(loaded)
+    attention = runner._attention
+    assert isinstance(attention, TiledAttention)
+    graphs = StepGraphs(loaded.model, attention, padded_sizes(24), CPU, lambda compute: compute)
+    sequence = _sequence("a", 30, [0, 1])
+
+    def size(*counts: int) -> int | None:
+        return graphs.size_for(StepPlan(tuple(Slot(sequence, 0, count) for count in counts)))
+
+    assert [size(1), size(1, 1, 1), size(5), size(1, 16), size(1, 1, 17)] == [1, 4, 8, 24, 24]
+    assert size(LONGEST_SLOT + 1) is None
+    assert size(*[1] * 25) is None
