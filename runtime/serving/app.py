@@ -41,6 +41,14 @@ from branchpoint.runtime.serving.native import RenderRequest, ScoreRequest, answ
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.record import log_refusal
 from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
+from branchpoint.runtime.serving.scores import (
+    RERANK_RULES,
+    SCORE_RULES,
+    RerankRequest,
+    TextScoreRequest,
+    answer_rerank,
+    answer_text_score,
+)
 from branchpoint.runtime.serving.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from branchpoint.runtime.serving.wire import Json, Rules, decode_object, read_body
 
@@ -90,6 +98,8 @@ _ROUTES = (
     Endpoint(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
     Endpoint(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
     Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
+    Endpoint(("/v1/score", "/score"), TextScoreRequest, SCORE_RULES, _headed(answer_text_score)),
+    Endpoint(("/v1/rerank", "/rerank", "/v2/rerank"), RerankRequest, RERANK_RULES, _headed(answer_rerank)),
     Endpoint(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),
     Endpoint(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
     Endpoint(("/tokenize", "/v1/tokenize"), TokenizeRequest, Rules(), _plain(tokenize)),

@@ -91,7 +91,8 @@ async def chat_call(gateway: Gateway, fields: ChatRequest, own: str) -> ChatCall
         "max_tokens": "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
     }
     with named(limited):
-        sampling = sampling_of(fields, loaded.info.sampling_defaults, max_tokens=limit, logprobs=_logprobs(fields))
+        extra = {"max_tokens": limit, "logprobs": _logprobs(fields), "prompt_logprobs": fields.prompt_logprobs}
+        sampling = sampling_of(fields, loaded.info.sampling_defaults, **extra)
     sampling.check_against(loaded.info.vocabulary_size)
     asked = constraint_of(fields)
     tools = ToolFields(fields.tools, fields.tool_choice, fields.parallel_tool_calls)

@@ -10,7 +10,7 @@ from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished, Tok
 from branchpoint.runtime.serving.answer import EventBatch
 from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.framing import EVENTS
-from branchpoint.runtime.serving.logprobs import chat_logprobs
+from branchpoint.runtime.serving.logprobs import chat_logprobs, prompt_logprobs
 from branchpoint.runtime.serving.replies import Reply, ToolCall
 from branchpoint.runtime.serving.reply import Arguments, CallStart, Content, Part
 from branchpoint.runtime.serving.tools import ToolUse
@@ -44,6 +44,7 @@ class ChatView:
         self._collected = Collected((call,))
         made = [Reply(use, most=look.most_calls, show_reasoning=look.show_reasoning) for _ in range(call.sampling.n)]
         self._replies = made
+        self._prompt_logprobs = call.sampling.prompt_logprobs is not None
         self._held: list[list[TokenLogprob]] = [[] for _ in made]
 
     def chunks(self, batch: EventBatch) -> list[object]:
@@ -101,7 +102,8 @@ class ChatView:
     def whole(self) -> object:
         """The completion in one body."""
         choices = [self._choice(index, sample) for index, sample in enumerate(self._collected.samples[0])]
-        return self._head | {"object": "chat.completion", "choices": choices, "usage": self._usage()}
+        told = {"prompt_logprobs": prompt_logprobs(self._collected.prompt_logprobs[0])} if self._prompt_logprobs else {}
+        return self._head | {"object": "chat.completion", "choices": choices, "usage": self._usage(), **told}
 
     def _usage(self) -> Json:
         return self._collected.usage(sum(reply.reasoning_tokens for reply in self._replies))

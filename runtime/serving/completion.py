@@ -16,7 +16,7 @@ from branchpoint.runtime.serving.errors import bad_request, shown
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, hints_of, salt_of, sampling_of
 from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
-from branchpoint.runtime.serving.logprobs import completion_logprobs
+from branchpoint.runtime.serving.logprobs import completion_logprobs, prompt_logprobs
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["COMPLETION_RULES", "CompletionRequest", "answer_completion", "prompts_of"]
@@ -84,7 +84,7 @@ async def answer_completion(gateway: Gateway, body: Json, headers: Mapping[str, 
 
 
 def _sampling(fields: CompletionRequest, info: ModelInfo, limit: int) -> SamplingParams:
-    scored = fields.logprobs if fields.echo else None
+    scored = fields.prompt_logprobs if fields.prompt_logprobs is not None else fields.logprobs if fields.echo else None
     sampling = sampling_of(fields, info.sampling_defaults, max_tokens=limit, logprobs=fields.logprobs, prompt_logprobs=scored)
     sampling.check_against(info.vocabulary_size)
     return sampling
@@ -96,6 +96,8 @@ def _check(fields: CompletionRequest) -> None:
         raise bad_request(f"max_tokens must be at least {lowest}, got {fields.max_tokens}.", "max_tokens")
     if fields.logprobs is not None and not 0 <= fields.logprobs <= MAX_LOGPROBS:
         raise bad_request(f"logprobs must be in [0, {MAX_LOGPROBS}], got {fields.logprobs}.", "logprobs")
+    if fields.echo and fields.logprobs is not None and fields.prompt_logprobs is not None:
+        raise bad_request("echo with logprobs tells the prompt's logprobs; leave out prompt_logprobs.", "prompt_logprobs")
     if fields.echo and fields.stream and fields.logprobs is not None:
         raise bad_request("echo with logprobs can't be streamed: the prompt's logprobs come last.", "echo")
 
@@ -125,6 +127,7 @@ class _CompletionView:
         self._n = calls[0].sampling.n
         self._echoes = echoes
         self._logprobs = fields.logprobs is not None
+        self._prompt_logprobs = fields.prompt_logprobs is not None
         self._include_usage = bool(options and options.include_usage)
         self._continuous_usage = bool(options and options.continuous_usage_stats)
         self._offsets = dict[int, int]()
@@ -169,13 +172,16 @@ class _CompletionView:
     def _choice(self, call: int, index: int, sample: Sample) -> Json:
         echo = self._echoes[call] if self._echoes else ""
         entries = [*self._collected.prompt_logprobs[call], *sample.logprobs] if self._echoes else sample.logprobs
-        return {
+        choice: Json = {
             "index": call * self._n + index,
             "text": echo + sample.text,
             "logprobs": completion_logprobs(entries) if self._logprobs else None,
             "finish_reason": sample.reason,
             "stop_reason": sample.stop,
         }
+        if self._prompt_logprobs:
+            choice["prompt_logprobs"] = prompt_logprobs(self._collected.prompt_logprobs[call])
+        return choice
 
     def _chunk(self, index: int, text: str, ended: Sample | None = None, logprobs: Json | None = None) -> Json:
         choice: Json = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": ended.reason if ended else None}

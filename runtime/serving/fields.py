@@ -36,7 +36,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "length_penalty": (1.0,),
     "bad_words": ([],),
     "allowed_token_ids": (),
-    "prompt_logprobs": (),
     "logprob_token_ids": ([],),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
@@ -122,6 +121,7 @@ class SamplingFields(ConstraintFields, frozen=True, kw_only=True):
     rid: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    prompt_logprobs: int | None = None
 
     @property
     def own_id(self) -> str | None:
@@ -181,6 +181,8 @@ def sampling_of(fields: SamplingFields, defaults: Mapping[str, float | int], **e
     """
     if fields.stream_options is not None and not fields.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise bad_request("prompt_logprobs can't be streamed; leave out one of them.", "prompt_logprobs")
     if fields.temperature is not None and not 0 <= fields.temperature <= MAX_TEMPERATURE:
         raise bad_request(f"temperature must be in [0, {MAX_TEMPERATURE:g}], got {fields.temperature}.", "temperature")
     options: dict[str, object] = {name: value for name, value in defaults.items() if name in _DEFAULTABLE}

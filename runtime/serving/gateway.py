@@ -171,14 +171,17 @@ class Gateway:
         self.check_length(len(prompt.tokens), param)
         return prompt
 
-    async def options(self, segments: Sequence[Segment], options: Sequence[str]) -> ScoredOptions:
-        """Options as continuations of segments, in tokens. Raises as `prepare` does."""
+    async def options(
+        self, segments: Sequence[Segment], options: Sequence[str], params: tuple[str, str] = ("segments", "options")
+    ) -> ScoredOptions:
+        """Options as continuations of segments, in tokens; `params` are the request's names for both. Raises as `prepare` does."""
         tokenizer = self.loaded.tokenizer
-        self.check_size(segments, "segments")
+        self.check_size(segments, params[0])
         for option in options:
-            self.check_size((Text(option),), "options")
+            self.check_size((Text(option),), params[1])
         ready = await self.aside(lambda: tokenizer.options(segments, options))
-        self.check_length(len(ready.prompt) + max(map(len, ready.continuations)), "options")
+        longest = max(map(len, ready.continuations))
+        self.check_length(len(ready.prompt) + longest, params[0] if len(ready.prompt) > longest else params[1])
         return ready
 
     @property

@@ -11,7 +11,15 @@ import msgspec
 from branchpoint.runtime.messages import Completed, Delta, Event, TokenLogprob
 from branchpoint.runtime.serving.wire import Json
 
-__all__ = ["LOWEST", "chat_logprobs", "completion_logprobs", "finite_event", "native_logprobs", "native_top_logprobs"]
+__all__ = [
+    "LOWEST",
+    "chat_logprobs",
+    "completion_logprobs",
+    "finite_event",
+    "native_logprobs",
+    "native_top_logprobs",
+    "prompt_logprobs",
+]
 
 LOWEST = -9999.0
 
@@ -76,6 +84,27 @@ def _alternatives(entry: TokenLogprob) -> dict[str, float | None] | None:
     if entry.logprob is None:
         return None
     return {_name(entry.text): _finite(entry.logprob)} | {_name(text): _finite(logprob) for _, logprob, text in entry.top}
+
+
+def prompt_logprobs(entries: Iterable[TokenLogprob]) -> list[Json | None]:
+    """vLLM's `prompt_logprobs`: for each token of the prompt it and its best alternatives by id; null for the first.
+
+    `rank` counts from the best, 1; it is null where the token is none of the alternatives that were asked for.
+    """
+    told = list[Json | None]()
+    for entry in entries:
+        if entry.logprob is None:
+            told.append(None)
+            continue
+        best = {token: (logprob, rank, text) for rank, (token, logprob, text) in enumerate(entry.top, 1)}
+        known: dict[int, tuple[float, int | None, bytes]] = {entry.token: (entry.logprob, None, entry.text), **best}
+        told.append(
+            {
+                str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": _name(text)}
+                for token, (logprob, rank, text) in known.items()
+            }
+        )
+    return told
 
 
 def native_logprobs(entries: Iterable[TokenLogprob], *, text: bool) -> list[list[object]]:

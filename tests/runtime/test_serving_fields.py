@@ -54,6 +54,7 @@ SHARED: dict[str, tuple[dict[str, object], Seen]] = {
     "rid": ({"rid": "mine"}, lambda call, text: '"mine"' in text),
     "cache_salt": ({"cache_salt": "salt"}, lambda call, text: call.namespace == "salt"),
     "priority": ({"priority": 2}, lambda call, text: call.hints.priority == -2),
+    "prompt_logprobs": ({"prompt_logprobs": 2}, lambda call, text: call.sampling.prompt_logprobs == 2),
     "response_format": ({"response_format": {"type": "json_object"}}, lambda call, text: call.constraint is not None),
     "structured_outputs": ({"structured_outputs": {"regex": "a"}}, lambda call, text: call.constraint is not None),
     "regex": ({"regex": "a"}, lambda call, text: call.constraint is not None),

@@ -2,6 +2,7 @@
 
 import enum
 import json
+import math
 import re
 import threading
 import time
@@ -262,6 +263,21 @@ def test_native_route_and_scores(http: httpx.Client) -> None:
     assert sum(scores["logprobs"][0]) > sum(scores["logprobs"][1])
     tokens = http.post("/tokenize", json={"prompt": "The sky"}).json()["tokens"]
     assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "The sky"
+
+
+def test_scores_ranks_and_prompt_logprobs_agree_with_what_the_model_knows(http: httpx.Client) -> None:
+    documents = ["Bananas are yellow and sweet.", "Paris is the capital and largest city of France.", "Cats sleep all day."]
+    body = {"query": "What is the capital of France?", "documents": documents}
+    ranked = http.post("/v1/rerank", json=body).json()["results"]
+    assert ranked[0]["index"] == 1 and 0 < ranked[-1]["relevance_score"] < ranked[0]["relevance_score"] < 1
+    pair = {"text_1": "The capital of France is", "text_2": [" Paris", " banana"]}
+    likely, unlikely = (each["score"] for each in http.post("/v1/score", json=pair).json()["data"])
+    assert likely > 10 * unlikely
+    body = {"prompt": "The capital of France is Paris", "prompt_logprobs": 2, "max_tokens": 1}
+    last = http.post("/v1/completions", json=body).json()["choices"][0]["prompt_logprobs"][-1]
+    (paris,) = [entry for entry in last.values() if entry["decoded_token"] == " Paris"]
+    assert paris["logprob"] == pytest.approx(math.log(likely), abs=0.2)
+    assert sorted(entry["rank"] for entry in last.values() if entry["rank"]) == [1, 2]
 
 
 PHASES: dict[str, dict[str, object]] = {
