@@ -24,6 +24,9 @@ ALIGNMENT = 64
 LEAST_PARTIALS = 1024
 """Rows of partial results that there is always room for, so that most plans have that number in common."""
 
+MOST_GRAPHED = 1024
+"""Rows up to which a plan that merges has room to merge them all: more graphs in common are worth some idle programs."""
+
 Ints = NDArray[np.int64]
 
 
@@ -160,7 +163,9 @@ def _packed(owners: _Owners, sections: list[Ints], merged: Ints, merges: Ints, u
     capacities = [_power_of_two(len(tiles)) if len(tiles) else 0 for tiles in sections]
     if len(sections[0]) > unsplit:  # what decoding one number of slots can come to is two capacities, split or not
         capacities[0] = _power_of_two(unsplit) + extra_tiles(0, shape.kv_heads, shape.multiprocessors)
-    num_merges = num_rows if len(merges) else 0
+    num_merges = _power_of_two(len(merges)) if len(merges) else 0
+    if num_merges and num_rows <= MOST_GRAPHED:
+        num_merges = num_rows
     num_partials = max(LEAST_PARTIALS, _power_of_two(int(merged.sum()))) if len(merges) else 0
     counts = np.zeros((NUM_KINDS + 1, 4), np.int64)
     counts[:, 0] = [*map(len, sections), len(merges)]

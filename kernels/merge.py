@@ -23,8 +23,8 @@ def _merge_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
-    """Program (head, row to merge); BLOCK_N parts a time."""
-    head, number = tl.program_id(0), tl.program_id(1)
+    """Program row to merge * HEADS + head; BLOCK_N parts a time."""
+    head, number = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
     if number >= tl.load(count_ptr):
         return
     row = tl.load(merges_ptr + 2 * number).to(tl.int64)
@@ -58,7 +58,7 @@ def merge_partials(out: Tensor, partial: Tensor, sums: Tensor, bases: Tensor, me
     there are.
     """
     heads, dim = out.shape[1:]
-    _merge_kernel[(heads, len(merges))](
+    _merge_kernel[(heads * len(merges),)](
         out,
         partial,
         sums,

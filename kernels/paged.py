@@ -83,8 +83,8 @@ def _tile_kernel(
     DIM: tl.constexpr, PAGE: tl.constexpr, FIELDS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Program (key head, tile). `scale` has log2(e) in it: powers of two are what the hardware computes."""
-    key_head, number = tl.program_id(0), tl.program_id(1)
+    """Program tile * KV_HEADS + key head. `scale` has log2(e) in it: powers of two are what the hardware computes."""
+    key_head, number = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
     if number >= tl.load(count_ptr):
         return
     tile = tiles_ptr + number * FIELDS
@@ -157,7 +157,7 @@ def _launch(
 ) -> None:
     kv_heads, dim = cache.shape[1] // 2, cache.shape[2]
     tiling = launch.tiling
-    _tile_kernel[(kv_heads, len(launch.tiles))](
+    _tile_kernel[(kv_heads * len(launch.tiles),)](
         q,
         cache,
         out,
