@@ -174,7 +174,7 @@ class Gateway:
     async def options(
         self, segments: Sequence[Segment], options: Sequence[str], params: tuple[str, str] = ("segments", "options")
     ) -> ScoredOptions:
-        """Options as continuations of segments, in tokens; `params` are the request's names for both. Raises as `prepare` does."""
+        """Options as continuations of segments, in tokens; `params` name both in the request. Raises as `prepare` does."""
         tokenizer = self.loaded.tokenizer
         self.check_size(segments, params[0])
         for option in options:
