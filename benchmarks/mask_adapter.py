@@ -13,8 +13,8 @@ from typing import Protocol
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # the harness starts this file by its path
 
 from branchpoint.constrained.compiler import GrammarCompiler
-from branchpoint.constrained.grammar import CompiledGrammar, MaskRow
-from branchpoint.constrained.mask import allocate
+from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Residue
+from branchpoint.constrained.mask import allocate, is_allowed
 from branchpoint.constrained.spec import Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
 
@@ -39,6 +39,7 @@ class Adapter:
     def __init__(self, context: Context) -> None:
         self.vocabulary = _vocabulary(context)
         self._declared = os.environ.get("BRANCHPOINT_MASK_ORDER") == "declared"  # the harness passes no options on
+        self._whole = os.environ.get("BRANCHPOINT_MASK_FILL") == "whole"
         self._compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
 
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
@@ -48,30 +49,45 @@ class Adapter:
             constraint = JsonSchema(json.dumps(grammar), whitespace="flexible", order="declared" if self._declared else "any")
         else:
             constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
-        return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result())
+        return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result(), whole=self._whole)
 
     def close(self) -> None:
         """End the compiler's threads and its process; the harness never calls it, its worker just ends."""
         self._compiler.close()
 
 
-class AdapterMatcher:
-    """A cursor with one mask row of its own."""
+class LooseRow:
+    """A row that a cursor filled loosely: what a sampler draws from it is asked about, as the harness asks about its tokens."""
 
-    def __init__(self, vocabulary: Vocabulary, grammar: CompiledGrammar) -> None:
+    def __init__(self, row: MaskRow, residue: Residue) -> None:
+        self._row, self._residue = row, residue
+
+    def allows(self, token: int) -> bool:
+        """Whether a token may come next."""
+        return is_allowed(self._row, token) and self._residue.allows(token)
+
+
+class AdapterMatcher:
+    """A cursor with one mask row of its own. `whole`: whether rows are filled exactly, as for samplers that truncate."""
+
+    def __init__(self, vocabulary: Vocabulary, grammar: CompiledGrammar, *, whole: bool) -> None:
         self._vocabulary = vocabulary
         self._grammar = grammar
+        self._whole = whole
         self._matcher = grammar.matcher()
         self._row: MaskRow = allocate(1, vocabulary.size)[0]
 
     def fresh(self) -> "AdapterMatcher":
         """Another cursor at the start."""
-        return AdapterMatcher(self._vocabulary, self._grammar)
+        return AdapterMatcher(self._vocabulary, self._grammar, whole=self._whole)
 
-    def mask(self) -> MaskRow:
+    def mask(self) -> MaskRow | LooseRow:
         """The packed row of tokens that may come next."""
-        self._matcher.fill(self._row)
-        return self._row
+        if self._whole:
+            self._matcher.fill(self._row)
+            return self._row
+        residue = self._matcher.fill_loosely(self._row)
+        return self._row if residue is None else LooseRow(self._row, residue)
 
     def advance(self, token: int) -> bool:
         """Whether the token was taken."""

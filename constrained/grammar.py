@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CompiledGrammar", "MaskRow", "Matcher", "mask_words"]
+__all__ = ["CompiledGrammar", "MaskRow", "Matcher", "Residue", "mask_words"]
 
 MaskRow = npt.NDArray[np.int32]
 
@@ -20,11 +20,30 @@ def mask_words(vocabulary_size: int) -> int:
     return (vocabulary_size + 31) // 32
 
 
+class Residue(Protocol):
+    """What is left to ask about a row that a cursor filled loosely. Good until the cursor moves."""
+
+    def allows(self, token: int) -> bool:
+        """Whether a token of the row may come next."""
+
+    def narrow(self, row: MaskRow) -> None:
+        """Take out of the row what may not come next, but for some that lead nowhere, which `allows` still refuses.
+
+        Raises MatcherError where nothing is left.
+        """
+
+
 class Matcher(Protocol):
     """A cursor of one sequence in a grammar. Errors stick: after one, every call raises it again."""
 
     def fill(self, row: MaskRow) -> None:
         """Write into `row` the tokens that may come next; end tokens are set exactly where the value may end."""
+
+    def fill_loosely(self, row: MaskRow) -> Residue | None:
+        """Write a row of all tokens that may come next and some that may not, where that is quicker; None: it is exact.
+
+        Whoever draws asks the residue about what is drawn, and draws again without what it refuses.
+        """
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume `tokens` in order and return how many were accepted; the first refused one changes nothing."""

@@ -195,17 +195,6 @@ class Judge:
         below.add(self._below(reach, frame))
         return below
 
-    def refuses_keys(self, frame: Frame) -> bool:
-        """Whether some key that a loose object tells apart can't come next; taken for granted where patterns tell."""
-        known = frame.memo.get(("refuses", ""))
-        if known is None:
-            names = self.telling_names(frame)
-            known = names is None or not all(
-                self.stands(frame.at_key(name), Open(None)) for name in names if name not in frame.names
-            )
-            frame.memo["refuses", ""] = known
-        return bool(known)
-
     def telling_names(self, frame: Frame) -> frozenset[str] | None:
         """The keys of an object that something tells apart from all others, None where any may be."""
         if ("names", "") not in frame.memo:

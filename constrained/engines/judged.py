@@ -6,17 +6,14 @@ where, as far as a bounded look ahead tells, nothing could follow.
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from branchpoint.constrained.engines.effects import Effects
 from branchpoint.constrained.engines.plain import PlainCutter
+from branchpoint.constrained.engines.rows import RowReader
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
 from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.mask import allocate, forbid, is_empty, iterate_allowed
-from branchpoint.constrained.partial import written_key
 from branchpoint.constrained.reader import At, Reader, State
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -25,10 +22,6 @@ __all__ = ["JudgedGrammar", "JudgedMatcher"]
 _MAX_PROBED = 16
 _MAX_FOLLOWED = 8
 _BUDGET = 32
-_MANY = 16
-_FOREIGN = "\ue000".encode()
-Ids = npt.NDArray[np.int64]
-Parts = npt.NDArray[np.int32]
 
 
 class JudgedGrammar:
@@ -38,10 +31,9 @@ class JudgedGrammar:
         self, vocabulary: Vocabulary, shapes: TokenShapes, effects: Effects, inner: CompiledGrammar, judge: Judge, prefix: int
     ) -> None:
         self.vocabulary = vocabulary
-        self.shapes = shapes
         self.judge = judge
         self.reader = Reader(judge, prefix)
-        self.plain = PlainCutter(vocabulary, shapes, effects, judge, self.reader)
+        self.rows = RowReader(vocabulary, shapes, self.reader)
         self.plain = PlainCutter(vocabulary, shapes, effects, judge, self.reader)
         self._inner = inner
 
@@ -66,13 +58,41 @@ class JudgedMatcher:
         self._states: list[State] = [grammar.reader.start()]
         self._eos = frozenset(self._vocabulary.eos)
         self._row: MaskRow = allocate(1, self._vocabulary.size)[0]
+        self._ahead: tuple[State, int, State | None] | None = None  # what was read last: a state, a token, and what it led to
 
     def fill(self, row: MaskRow) -> None:
         """Write the tokens that may come next. Raises MatcherError where there is none."""
+        self._fill_inner(row)
+        self.narrow(row)
+
+    def fill_loosely(self, row: MaskRow) -> "JudgedMatcher":
+        """Write the tokens that the inner grammar takes; which of them the judge refuses is left to ask."""
+        self._fill_inner(row)
+        return self
+
+    def _fill_inner(self, row: MaskRow) -> None:
         self._inner.fill(row)
-        state = self._states[-1]
-        if self._inner.can_end and not self._reader.may_end(state):
+        if self._inner.can_end and not self._reader.may_end(self._states[-1]):
             forbid(row, self._eos)
+
+    def allows(self, token: int) -> bool:
+        """Whether a token that the inner grammar takes may come next (`grammar.Residue`).
+
+        One token can be followed further than all of a row: what leads nowhere is refused here even where `fill` doesn't look.
+        """
+        if token in self._eos:
+            return self.can_end
+        reached = self._reached(token)
+        if reached is None:
+            return False
+        state = self._states[-1]
+        if state.frame is None or not state.frame.loose or not self._may_strand(state):
+            return True
+        return self._goes_on(state, token, [_BUDGET])
+
+    def narrow(self, row: MaskRow) -> None:
+        """Take out of a row what the judge refuses. Raises MatcherError where nothing is left."""
+        state = self._states[-1]
         if self._grammar.plain.applies(state):
             self._grammar.plain.cut(row, state)
         else:
@@ -84,111 +104,24 @@ class JudgedMatcher:
             )
 
     def _judged(self, row: MaskRow, state: State) -> None:
-        refused = self._refused(row, state)
+        refused = self._grammar.rows.refused(row, state)
         if refused:
             forbid(row, refused)
-        if state.frame is not None and state.frame.loose and self._may_strand(state, refused):
+        if state.frame is not None and state.frame.loose and _count(row) <= _MAX_PROBED and self._may_strand(state):
             dead = self._dead_ends(row)
             if dead:
                 forbid(row, dead)
 
-    def _refused(self, row: MaskRow, state: State) -> list[int]:
-        """The allowed tokens after which the judge refuses; tokens that differ in nothing it sees are judged once."""
-        shapes = self._grammar.shapes
-        if state.at is At.IN_STRING and self._reader.is_blind(state):
-            return self._blind(row, state)
-        if state.at in (At.IN_STRING, At.IN_KEY):
-            if self._reader.read(state, shapes.foreign) is not None:
-                # a text that no schema mentions may go on, so that only the end of the string is left to judge
-                candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
-            else:
-                candidates = iterate_allowed(row)
-                told = self._reader.told(state) if state.at is At.IN_STRING else None
-                if told is not None and self._reader.read(state, _FOREIGN) is None:
-                    known = np.isin(candidates, self._telling(state.text[1:], told)) | (shapes.ending_of[candidates] >= 0)
-                    known |= shapes.escaped[candidates]
-                    return [*candidates[~known].tolist(), *self._one_by_one(state, candidates[known])]
-            if self._reader.is_blind(state):
-                return self._by_part(state, candidates, shapes.ending_of, shapes.endings, b"")
-            return self._one_by_one(state, candidates)
-        return self._by_part(state, iterate_allowed(row), shapes.head_of, shapes.heads, shapes.foreign)
-
-    def _blind(self, row: MaskRow, state: State) -> list[int]:
-        """The refused tokens in a string that nobody looks at: by what follows its end, asked once for the whole string."""
-        shapes, frame = self._grammar.shapes, state.frame
-        candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
-        memo = frame.memo if frame is not None else {}
-        refused: list[int] = []
-        for token, ending in zip(candidates.tolist(), shapes.ending_of[candidates].tolist(), strict=True):
-            text = self._vocabulary.tokens[token] if ending < 0 else shapes.endings[ending]
-            key = ("string", text.hex())
-            if key not in memo:
-                memo[key] = self._reader.read(state, text) is not None
-            if not memo[key]:
-                refused.append(token)
-        return refused
-
-    def _telling(self, written: bytes, told: frozenset[str], before: bytes = b"") -> list[int]:
-        """The tokens that, after the text `before`, go on towards one of the strings that are told apart."""
-        by_bytes = self._vocabulary.by_bytes
-        found: set[int] = set()
-        for each in told:
-            whole = written_key(each)
-            rest = whole[len(written) :] if whole.startswith(written) else b""
-            for end in range(0 if before else 1, min(len(rest), self._vocabulary.longest) + 1):
-                found.update(by_bytes.get(before + rest[:end], ()))
-        return list(found)
-
-    def _by_part(self, state: State, candidates: Ids, part_of: Parts, parts: list[bytes], more: bytes) -> list[int]:
-        """The refused ones of tokens that share a part: as one, where what stands beside the part makes no difference."""
-        part = part_of[candidates]
-        refused: list[int] = []
-        alone = [candidates[part < 0]]
-        for each in np.unique(part[part >= 0]).tolist():
-            members = candidates[part == each]
-            if self._reader.read(state, parts[each]) is None:
-                refused += members.tolist()
-            elif more and self._reader.read(state, parts[each] + more) is None:
-                told = self._reader.told(state) if state.at is At.VALUE and len(members) > _MANY else None
-                telling = np.isin(members, self._telling(b"", told, parts[each])) if told is not None else None
-                if telling is not None and self._reader.read(state, parts[each] + _FOREIGN) is None:
-                    refused += members[~telling].tolist()
-                    members = members[telling]
-                alone.append(members)
-        return refused + self._one_by_one(state, np.concatenate(alone))
-
-    def _one_by_one(self, state: State, candidates: Ids) -> list[int]:
-        tokens, label = self._vocabulary.tokens, self._reader.labels(state)
-        refused: list[int] = []
-        judged: dict[object, bool] = {}
-        for token in candidates.tolist():
-            text = tokens[token]
-            if not text:
-                continue
-            name = label(text)
-            if name not in judged:  # what is refused after the first byte is refused after more
-                first = text[:1]
-                if first not in judged:
-                    judged[first] = self._reader.read(state, first) is not None
-                judged[name] = judged[first] and self._reader.read(state, text) is not None
-            if not judged[name]:
-                refused.append(token)
-        return refused
-
-    def _may_strand(self, state: State, refused: list[int]) -> bool:
-        """Whether a token that is allowed here may lead to where all that follow are refused."""
+    def _may_strand(self, state: State) -> bool:
+        """Whether a token that is allowed in this loose container may lead to where all that follow are refused."""
         frame = state.frame
         assert frame is not None, "asked in a loose container"
-        if state.at in (At.KEY, At.IN_KEY):
-            return self._grammar.judge.refuses_keys(frame)
-        if state.at is At.AFTER:
-            return bool(refused)
+        if state.at is At.AFTER or state.at is At.KEY or state.at is At.IN_KEY:
+            return True
         return any(self._grammar.judge.is_sensitive(frame, kind) for kind in ("string", "number", "boolean"))
 
     def _dead_ends(self, row: MaskRow) -> list[int]:
         """Of few tokens that complete something, those after which nothing could follow."""
-        if _count(row) > _MAX_PROBED:
-            return []
         budget = [_BUDGET]
         state = self._states[-1]
         return [token for token in self._text(row) if not self._goes_on(state, token, budget)]
@@ -231,7 +164,14 @@ class JudgedMatcher:
         state = self._states[-1]
         if token in self._eos:
             return state if self._reader.may_end(state) else None
-        return self._reader.read(state, self._vocabulary.tokens[token])
+        return self._reached(token)
+
+    def _reached(self, token: int) -> State | None:
+        """The state after a token's text, None where the judge refuses it."""
+        state = self._states[-1]
+        if self._ahead is None or self._ahead[0] is not state or self._ahead[1] != token:
+            self._ahead = state, token, self._reader.read(state, self._vocabulary.tokens[token])
+        return self._ahead[2]
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens. Raises MatcherError past the start."""

@@ -14,8 +14,8 @@ from branchpoint.constrained.engines.effects import Effects
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
 from branchpoint.constrained.forced import canonical_tokens
-from branchpoint.constrained.grammar import MaskRow, mask_words
-from branchpoint.constrained.mask import allocate, allow, forbid, is_empty
+from branchpoint.constrained.grammar import MaskRow
+from branchpoint.constrained.mask import allocate, forbid
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
@@ -158,9 +158,11 @@ class LlguidanceMatcher:
     def __init__(self, vocabulary: Vocabulary, inner: LLMatcher) -> None:
         self._vocabulary = vocabulary
         self._inner = inner
-        self._words = mask_words(vocabulary.size)
+        self._mask = allocate(1, vocabulary.size)[0]
+        self._address = self._mask.ctypes.data  # which numpy takes microseconds to tell
+        self._none = bytes(self._mask.nbytes)
         self._eos = frozenset(vocabulary.eos)
-        self._no_eos = [(token >> 5, ~np.left_shift(np.int32(1), token & 31, dtype=np.int32)) for token in self._eos]
+        self._eos_bits = [(token >> 5, np.left_shift(np.int32(1), token & 31, dtype=np.int32)) for token in self._eos]
         self._tokens: list[int] = []
         self._ended = False
         self._failure: str | None = None
@@ -169,28 +171,27 @@ class LlguidanceMatcher:
         """Write the tokens that may come next; end tokens exactly where the value may end. Raises MatcherError, for good."""
         if self._failure is not None:
             self._check()
-        accepting = self._inner.is_accepting()
+        mask = self._mask
         if self._ended:
-            row.fill(0)
+            mask.fill(0)
         else:
-            self._fill_text(row)
-        if accepting:
-            allow(row, self._vocabulary.eos)
-        elif is_empty(row):
+            self._inner.unsafe_compute_mask_ptr(self._address, len(self._none))
+            if self._inner.is_error():
+                self._check_inner()
+        if self._inner.is_accepting():  # elsewhere the library sets no end token
+            for word, bit in self._eos_bits:
+                mask[word] |= bit
+        elif mask.tobytes() == self._none:
             self._fail("a dead end: no token can follow and the value is not complete")
+        if len(row) == len(mask):
+            row[:] = mask
+        else:
+            row[: len(mask)] = mask
+            row[len(mask) :] = 0
 
-    def _fill_text(self, row: MaskRow) -> None:
-        if len(row) > self._words:
-            row[self._words :] = 0
-        plain = row.flags.c_contiguous
-        mask = row if plain else allocate(1, self._vocabulary.size)[0]
-        self._inner.unsafe_compute_mask_ptr(mask.__array_interface__["data"][0], self._words * 4)
-        if self._inner.is_error():
-            self._check_inner()
-        for word, kept in self._no_eos:
-            mask[word] &= kept
-        if not plain:
-            row[: self._words] = mask
+    def fill_loosely(self, row: MaskRow) -> None:
+        """Write the tokens that may come next, exactly: there is no quicker way."""
+        self.fill(row)
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted."""
@@ -275,7 +276,8 @@ class LlguidanceMatcher:
         if self._inner.is_stopped():
             return True
         row = allocate(1, self._vocabulary.size)[0]
-        self._fill_text(row)
+        self.fill(row)
+        forbid(row, self._eos)
         return not row.any()
 
     def _check(self) -> None:

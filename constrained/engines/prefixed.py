@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from branchpoint.constrained.engines.choice import ChoiceGrammar, ChoiceState
 from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import MatcherError
-from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
+from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher, Residue
 from branchpoint.constrained.mask import forbid
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -50,6 +50,13 @@ class PrefixedMatcher:
         else:
             self._literal.fill(row)
             forbid(row, self._vocabulary.eos)
+
+    def fill_loosely(self, row: MaskRow) -> Residue | None:
+        """As `fill`; what the inner grammar leaves to ask is left here too."""
+        if self._literal.can_end:
+            return self._inner.fill_loosely(row)
+        self.fill(row)
+        return None
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted."""

@@ -58,6 +58,10 @@ class StateMatcher(Generic[State]):
         if self._machine.accepts(state):
             allow(row, self._machine.vocabulary.eos)
 
+    def fill_loosely(self, row: MaskRow) -> None:
+        """Write the tokens that may come next, exactly: the row is made already."""
+        self.fill(row)
+
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted."""
         for count, token in enumerate(tokens):
