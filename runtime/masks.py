@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from branchpoint.constrained.grammar import Matcher
+from branchpoint.constrained.grammar import Matcher, Residue
 from branchpoint.constrained.mask import allocate
 from branchpoint.runtime.plan import Slot, StepPlan, TokenMask
 from branchpoint.runtime.sequence import Sequence
@@ -18,11 +18,12 @@ __all__ = ["MaskFiller", "StepMasks"]
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What the fills of one slot came to: the rows that hold, and whether the matcher is where it was."""
+    """What the fills of one slot came to: the rows that hold, whether the matcher is where it was, what is left to ask."""
 
     seconds: float
     rows: int
     whole: bool = True
+    residue: Residue | None = None
 
 
 class StepMasks:
@@ -53,6 +54,7 @@ class StepMasks:
             walk = fill.result()
             self.seconds[sequence] = walk.seconds
             self.usable[sequence] = walk.rows
+            sequence.residue = walk.residue
             if not walk.whole:
                 self.broken.add(sequence)
         self._fills = []
@@ -80,8 +82,9 @@ class MaskFiller:
         rows[:] = -1
         fills = []
         for first, slot, matcher in wanted:
+            slot.sequence.residue = None
             part = rows[first : first + len(slot.draft) + 1]
-            fills.append((first, slot.sequence, self._pool.submit(_fill, part, matcher, slot.draft)))
+            fills.append((first, slot.sequence, self._pool.submit(_fill, part, matcher, slot)))
         return StepMasks(rows, fills)
 
     def close(self) -> None:
@@ -89,13 +92,22 @@ class MaskFiller:
         self._pool.shutdown(wait=True)
 
 
-def _fill(rows: TokenMask, matcher: Matcher, draft: tuple[int, ...]) -> _Walk:
+def _may_ask(slot: Slot) -> bool:
+    """Whether a token can be drawn first and asked about then: where which others are allowed doesn't change its chance."""
+    sampling = slot.sequence.sampling
+    return not slot.draft and not sampling.truncates and slot.sequence.num_output >= sampling.min_tokens
+
+
+def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
     """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises."""
     started = time.perf_counter()
+    if _may_ask(slot):
+        residue = matcher.fill_loosely(rows[0])
+        return _Walk(time.perf_counter() - started, 1, residue=residue)
     matcher.fill(rows[0])
     done = 0
     try:
-        for guess in draft:
+        for guess in slot.draft:
             if matcher.advance((guess,)) != 1:
                 break
             done += 1

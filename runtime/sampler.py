@@ -1,7 +1,7 @@
 """Logits to tokens: bias, penalties, min_tokens, grammar mask, temperature, top-k, top-p, min-p, then noise and argmax.
 
 Called by the runner after each forward pass. A row's token depends on its logits, options, history and seed, never on the
-rest of the batch; a row that can't be used is an error of that row alone.
+rest of the batch; a row that can't be used is an error of that row alone. Of a mask that takes too much, what is drawn is judged.
 """
 
 import math
@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from branchpoint.constrained.errors import GrammarError
+from branchpoint.constrained.grammar import Residue
 from branchpoint.kernels.sample import first_argmax, gumbel_noise, keep_best
 from branchpoint.runtime.logprobs import RowReport, WantedRow, report_rows
 from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tokens
@@ -21,6 +23,9 @@ __all__ = ["COLDEST", "Sampler", "checked", "num_output", "row_result", "signed"
 
 COLDEST = 1e-30
 """The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
+
+PATIENCE = 8
+"""Refusals in a row after which all tokens of a row are looked at."""
 
 
 class Sampler:
@@ -79,15 +84,14 @@ class Sampler:
         tokens: Tensor | None = None
         if mask is not None:
             tokens = _allowed(mask, suppressed, len(scores)).to(scores.device)
+            if sequence.residue is not None:
+                return _draw_asking(scores, tokens, mask, row, sequence.residue)
             if not len(tokens):
-                return f"The grammar's mask allows no token after position {row.position}."
+                return _nothing(row)
             scores = scores[tokens]
         elif suppressed:
             scores = scores.index_fill(0, torch.tensor(suppressed, device=scores.device), -torch.inf)
-        if sampling.temperature == 0:
-            place = int(first_argmax(scores))
-            return checked(place if tokens is None else int(tokens[place]), float(scores[place]))
-        return _drawn(scores, tokens, sampling, sequence.seed, row.position + 1)
+        return _pick(scores, tokens, row)
 
 
 def num_output(row: WantedRow) -> int:
@@ -112,13 +116,55 @@ def with_suppressed(mask: npt.NDArray[np.int32], suppressed: list[int], vocabula
     return np.packbits(np.pad(bits, (0, -len(bits) % 32)), bitorder="little").view(np.int32)
 
 
+def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], row: WantedRow, residue: Residue) -> int | str:
+    """The token of `logits` [V] that would be drawn if `tokens` [N] were without all that the residue refuses.
+
+    A refused token is left out and the next best of the same noise is taken. The likeliest is asked about too: the others' scores
+    are told relative to it. After some refusals in a row the mask is made exact.
+    """
+    refusals = 0
+    while len(tokens):
+        scores = logits[tokens]
+        chosen = _pick(scores, tokens, row)
+        if isinstance(chosen, str):
+            return chosen
+        refused = next((each for each in (int(tokens[first_argmax(scores)]), chosen) if not residue.allows(each)), None)
+        if refused is None:
+            return chosen
+        tokens = tokens[tokens != refused]
+        refusals += 1
+        if refusals == PATIENCE:
+            exact = mask.copy()
+            try:
+                residue.narrow(exact)
+            except GrammarError as error:
+                return str(error)
+            kept = torch.zeros(len(logits), dtype=torch.bool, device=tokens.device)
+            kept[_allowed(exact, [], len(logits)).to(tokens.device)] = True
+            tokens = tokens[kept[tokens]]
+    return _nothing(row)
+
+
+def _nothing(row: WantedRow) -> str:
+    return f"The grammar's mask allows no token after position {row.position}."
+
+
+def _pick(scores: Tensor, tokens: Tensor | None, row: WantedRow) -> int | str:
+    """The token for the scores [N] of `tokens` (None: 0 to N - 1), by the row's temperature, or why there is none."""
+    sampling = row.sequence.sampling
+    if sampling.temperature == 0:
+        place = int(first_argmax(scores))
+        return checked(place if tokens is None else int(tokens[place]), float(scores[place]))
+    return _drawn(scores, tokens, sampling, row.sequence.seed, row.position + 1)
+
+
 def _drawn(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams, seed: int, position: int) -> int | str:
     """Draw from softmax(scores / temperature) [N] of `tokens` (None: 0 to N - 1), with the noise of seed and position."""
     best = scores.max()
     if not math.isfinite(float(best)):
         return checked(0, float(best))
     scores = (scores - best).div_(max(sampling.temperature, COLDEST))
-    if sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0:
+    if sampling.truncates:
         kept = keep_best(scores, sampling.top_k, sampling.top_p, sampling.min_p)
         scores = scores[kept]
         tokens = kept if tokens is None else tokens[kept]

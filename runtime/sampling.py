@@ -73,6 +73,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _require(count is None or 0 <= count <= MAX_LOGPROBS, name, f"in [0, {MAX_LOGPROBS}]", count)
         _require(self.prompt_logprobs_start >= 0, "prompt_logprobs_start", "at least 0", self.prompt_logprobs_start)
 
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens are left out by how likely the others are."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
     def check_against(self, vocabulary_size: int) -> None:
         """Raise InvalidRequest where a token id lies outside the model's vocabulary."""
         for token, _ in self.logit_bias:

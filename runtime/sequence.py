@@ -6,7 +6,7 @@ Made by the engine at admission, changed only by scheduler and engine, read by r
 from dataclasses import dataclass, field
 from enum import Enum
 
-from branchpoint.constrained.grammar import CompiledGrammar, Matcher
+from branchpoint.constrained.grammar import CompiledGrammar, Matcher, Residue
 from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -31,7 +31,8 @@ class Sequence:
     wanted too. `arrival` numbers the calls in the order in which they came. The last fields count what usage reports: `cached`
     are the prompt tokens that others had computed (None before the first admission), `peak` the most tokens that ever had KV,
     `recomputed` those that were computed once more after a preemption. `grammar` is what `matcher` is a cursor in; a matcher that
-    broke on a guess is made anew from it. Nothing is drafted where `draftable` is false.
+    broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is what is left to ask
+    about the mask of the row that this step draws from, None where the mask is exact.
     """
 
     call_id: str
@@ -55,6 +56,7 @@ class Sequence:
     preemptions: int = 0
     grammar: CompiledGrammar | None = None
     draftable: bool = True
+    residue: Residue | None = None
 
     @property
     def num_tokens(self) -> int:

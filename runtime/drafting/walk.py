@@ -55,6 +55,9 @@ class _Lost:
     def fill(self, row: MaskRow) -> None:
         self._refuse()
 
+    def fill_loosely(self, row: MaskRow) -> NoReturn:
+        self._refuse()
+
     def advance(self, tokens: Many[int]) -> int:
         self._refuse()
 

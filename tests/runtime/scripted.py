@@ -174,6 +174,9 @@ class ListMatcher:
         for token in self._here():
             row.view(np.uint32)[token // 32] |= np.uint32(1 << (token % 32))
 
+    def fill_loosely(self, row: MaskRow) -> None:
+        self.fill(row)
+
     def advance(self, tokens: Sequence[int]) -> int:
         for count, token in enumerate(tokens):
             if token not in self._here() or token == EOS:
