@@ -41,6 +41,7 @@ class Adapter:
         self._declared = os.environ.get("BRANCHPOINT_MASK_ORDER") == "declared"  # the harness passes no options on
         self._whole = os.environ.get("BRANCHPOINT_MASK_FILL") == "whole"
         self._compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
+        self._compiler.warm()  # as servers do
 
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
         """A cursor at the start; raises the GrammarError of what is refused."""

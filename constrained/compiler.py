@@ -134,6 +134,11 @@ class GrammarCompiler:
         with self._lock:
             return CompilerStats(**self._counts)
 
+    def warm(self) -> None:
+        """Have the process for trials ready before the first constraint that needs one, as a server wants it at its start."""
+        if self._sandbox is not None:
+            self._pool.submit(self._sandbox.begin)
+
     def compile(self, constraint: Constraint | None, prefix: bytes = b"") -> "Future[CompiledGrammar]":
         """A future of the grammar whose outputs begin with `prefix` and then follow `constraint` (None: anything).
 

@@ -31,6 +31,9 @@ Outcome = PreparedSchema | GrammarError | None
 _PATIENCE = 60.0  # seconds on the wall; the limit that counts is the process's own CPU time
 _LONG_SCHEMA, _LONG_PATTERN = 8192, 1024
 _INTERSECTED = 4  # patterns in one schema, which may have to hold together
+_ALGEBRA = ('"not"', '"oneOf"', '"if"')  # what is rewritten by the algebra of schemas
+_BRANCHING = (*_ALGEBRA, '"anyOf"', '"allOf"', '"dependentSchemas"')
+_MULTIPLIED = 5  # of the latter in one schema, which may multiply
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -49,7 +52,8 @@ def is_risky(constraint: Constraint) -> bool:
             return len(pattern) > _LONG_PATTERN
         case JsonSchema(schema):
             patterns = sum(schema.count(word) for word in ('"pattern', '"multipleOf"'))
-            return len(schema) > _LONG_SCHEMA or patterns >= _INTERSECTED
+            branches = sum(schema.count(word) for word in _BRANCHING) if any(word in schema for word in _ALGEBRA) else 0
+            return len(schema) > _LONG_SCHEMA or patterns >= _INTERSECTED or branches >= _MULTIPLIED
         case Ebnf() | StructuralTag():
             return True
 
@@ -92,6 +96,11 @@ class Sandbox:
             f"The constraint took more than {self._seconds:g} s of computing or {self._memory >> 20} MiB to compile, or nests "
             "too deep; make it smaller."
         )
+
+    def begin(self) -> None:
+        """Have the process ready before the first trial; takes half a second."""
+        with self._lock:
+            self._running()
 
     def close(self) -> None:
         """End the process; a trial under way ends first."""

@@ -53,6 +53,8 @@ def _serve(config: EngineConfig, build: Build, inbox: ProcessInbox, sender: Send
             traceback.print_exc()
         sender.send([failure])
         return 1
+    if loaded.compiler is not None:
+        loaded.compiler.warm()
     sender.send([Ready(loaded.info)])
 
     def deliver(reports: list[Report]) -> None:
