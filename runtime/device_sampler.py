@@ -5,6 +5,7 @@ Does what `sampler.Sampler` does, with Triton's kernels, which draw the same tok
 
 import math
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,23 @@ class DeviceSampler(Sampler):
         if asking:
             known = send([np.array([row.known or 0 for row in rows], np.int64)], logits.device)[0]
             wanted.append(logits.gather(1, torch.stack((tokens.clamp(0, logits.shape[1] - 1), known), 1)))
-        return _results(rows, mask_rows, packed, fetch(wanted))
+        results = _results(rows, mask_rows, packed, fetch(wanted))
+        return results if mask is None else [
+            self._judged(result, logits[index], row, mask[index])
+            for index, (result, row) in enumerate(zip(results, rows, strict=True))
+        ]
+
+    def _judged(self, result: RowResult, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32]) -> RowResult:
+        """The result; where the mask took too much and the token is refused, with the one that is drawn instead, here alone."""
+        residue, before = row.sequence.residue, result.token
+        if residue is None or before is None or residue.allows(before):
+            return result
+        token = self._draw(logits, row, mask)
+        if isinstance(token, str):
+            return RowResult(None, error=token)
+        if result.logprob is None:
+            return replace(result, token=token)
+        return replace(result, token=token, logprob=result.logprob + float(logits[token] - logits[before]))
 
     def _packed(self, rows: Many[WantedRow], mask: TokenMask | None, size: int) -> tuple[list[int], list[TokenMask]]:
         """Which row of the masks applies to each row, -1 for none, and the masks that hide anything, suppressed tokens too."""
@@ -90,18 +107,13 @@ def _options(
     if packed:
         columns.append(np.stack(packed))
     temperature, top_k, top_p, least, seed, position, mask_row, *held = send(columns, device)
-    filters = any(each > 0 and _filters(row) for row, each in zip(rows, heat, strict=True))
+    filters = any(each > 0 and row.sequence.sampling.truncates for row, each in zip(rows, heat, strict=True))
     options = DrawOptions(temperature, top_k, top_p, least, seed, position, mask_row, draws=any(heat), filters=filters)
     return options, held[0] if held else None
 
 
 def _draws(row: WantedRow) -> bool:
     return row.sequence.sampling.temperature > 0
-
-
-def _filters(row: WantedRow) -> bool:
-    sampling = row.sequence.sampling
-    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
 def _results(

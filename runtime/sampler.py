@@ -40,7 +40,10 @@ class Sampler:
         Never raises for what the logits hold. The logits are left as they came.
         """
         reports = report_rows(logits, rows)
-        masked = [False] * len(rows) if mask is None else (mask != -1).any(axis=1).tolist()
+        masked = [False] * len(rows)
+        if mask is not None:
+            hidden = (mask != -1).any(axis=1).tolist()
+            masked = [hides or row.sequence.residue is not None for row, hides in zip(rows, hidden, strict=True)]
         simple = [row.sample and not hidden and self._is_plain(row) for row, hidden in zip(rows, masked, strict=True)]
         best = self._greedy(logits, simple)
         results = []

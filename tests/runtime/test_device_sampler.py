@@ -76,6 +76,26 @@ def _same(logits: torch.Tensor, rows: list[WantedRow], mask: np.ndarray | None) 
     return results
 
 
+class Odd:
+    """Refuses every odd token."""
+
+    def allows(self, token: int) -> bool:
+        return token % 2 == 0
+
+    def narrow(self, row: np.ndarray) -> None:
+        row &= 0x55555555
+
+
+def test_what_is_refused_of_a_loose_mask_is_drawn_again() -> None:
+    rows = [WantedRow(Sequence(str(n), 0, [1, 4], 1, SamplingParams(temperature=n % 3), n), 1, sample=True) for n in range(9)]
+    for number, row in enumerate(rows):
+        row.sequence.residue = Odd() if number % 4 else None
+    mask = np.full((len(rows), mask_words(VOCABULARY)), -1, dtype=np.int32)
+    mask[:, 0] = 0xFFF
+    tokens = [each.token for each in _same(torch.randn(9, VOCABULARY, generator=torch.Generator().manual_seed(3)), rows, mask)]
+    assert all(token is not None and token % 2 == 0 for token, row in zip(tokens, rows, strict=True) if row.sequence.residue)
+
+
 @pytest.mark.parametrize(("seed", "count"), [(0, 12), *(pytest.param(n, 40, marks=pytest.mark.slow) for n in range(1, 12))])
 def test_rows_of_all_kinds_give_the_same(seed: int, count: int) -> None:
     rng = random.Random(seed)
