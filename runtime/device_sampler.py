@@ -42,10 +42,14 @@ class DeviceSampler(Sampler):
             known = send([np.array([row.known or 0 for row in rows], np.int64)], logits.device)[0]
             wanted.append(logits.gather(1, torch.stack((tokens.clamp(0, logits.shape[1] - 1), known), 1)))
         results = _results(rows, mask_rows, packed, fetch(wanted))
-        return results if mask is None else [
-            self._judged(result, logits[index], row, mask[index])
-            for index, (result, row) in enumerate(zip(results, rows, strict=True))
-        ]
+        return (
+            results
+            if mask is None
+            else [
+                self._judged(result, logits[index], row, mask[index])
+                for index, (result, row) in enumerate(zip(results, rows, strict=True))
+            ]
+        )
 
     def _judged(self, result: RowResult, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32]) -> RowResult:
         """The result; where the mask took too much and the token is refused, with the one that is drawn instead, here alone."""
