@@ -50,11 +50,21 @@ class CpuAttention(KvPool):
     """Plain torch attention over a pool of `num_pages` pages; see `AttentionBackend`.
 
     Queries, keys and values are taken to the cache's `dtype`, and outputs have it. Named for where it is fast; it is right on
-    every device.
+    every device. With `share` false each slot reads its keys for itself.
     """
 
-    def __init__(self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        share: bool = True,
+    ) -> None:
         super().__init__(config, num_pages, page_size, dtype, device)
+        self._share = share
         self._scale = config.head_dim**-0.5
         self._scratch = Scratch(dtype, device)
         self._places = torch.empty(0, dtype=torch.int64, device=device)
@@ -63,7 +73,7 @@ class CpuAttention(KvPool):
     def plan(self, batch: Batch) -> None:
         """See `AttentionBackend`."""
         self._places = batch.places
-        self._plan = plan_attention(batch.table, self.dtype, self.device)
+        self._plan = plan_attention(batch.table, self.dtype, self.device, share=self._share)
 
     def forward(self, layer_index: int, qkv: Tensor, rotation: Rotation, norm: Tensor | None) -> Tensor:
         """See `AttentionBackend`."""

@@ -198,10 +198,11 @@ def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device
 def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device) -> AttentionBackend:
     """The attention backend of a device with its pool."""
     if device.type != "cuda":
-        return CpuAttention(loaded.config, num_pages, config.page_size, loaded.kv_dtype, device)
+        shape, share = loaded.config, config.shared_attention
+        return CpuAttention(shape, num_pages, config.page_size, loaded.kv_dtype, device, share=share)
     from branchpoint.runtime.tiled_attention import TiledAttention  # loads triton
 
-    return TiledAttention(
+    attention = TiledAttention(
         loaded.config,
         num_pages,
         config.page_size,
@@ -209,7 +210,10 @@ def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device
         device,
         query_dtype=loaded.dtype,
         max_sequences=config.max_sequences,
+        share=config.shared_attention,
     )
+    attention.warm_up()
+    return attention
 
 
 def _sampler(loaded: LoadedModel, device: torch.device) -> Sampler:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from branchpoint.constrained.spec import Constraint, Regex
 from branchpoint.errors import BranchpointError
+from branchpoint.kernels.layout import plan_attention
 from branchpoint.runtime.build import LoadedEngine, build_engine
 from branchpoint.runtime.capacity import gpu_budget
 from branchpoint.runtime.config import EngineConfig
@@ -202,6 +204,19 @@ def check_radix_cache() -> None:
             ask(loaded, call("first"))
             (done,) = (event for event in ask(loaded, call("again")) if isinstance(event, Completed))
             assert done.usage.cached_tokens == (39 if enabled else 0)
+
+
+def check_shared_attention() -> None:
+    for enabled in (True, False):
+        with patch("branchpoint.runtime.attention.plan_attention", wraps=plan_attention) as planned:
+            with built(shared_attention=enabled) as loaded:
+                ask(
+                    loaded,
+                    call("first", PROMPT * 5),
+                    call("second", PROMPT * 5, max_tokens=3),
+                    call("third", PROMPT * 5, max_tokens=3),
+                )
+            assert {each.kwargs["share"] for each in planned.call_args_list} == {enabled}
 
 
 def check_grammar_workers() -> None:
