@@ -203,6 +203,7 @@ METRICS = (
         _TTFT,
         own="grammar_compilation_time_seconds",
     ),
+    Metric("restarts", "counter", None, None, "Engines that were started in place of one that died.", own="engine_restarts"),
     Metric("programs_running", "gauge", None, None, "Programs that run in the server.", own="num_programs_running"),
     Metric("programs", "counter", None, None, "Programs that ended.", label="outcome", values=OUTCOMES, own="programs"),
     Metric(

@@ -109,6 +109,12 @@ class Metrics:
 
         return ended
 
+    def restarted(self) -> None:
+        """Another engine serves from now on, whose own counts begin at 0."""
+        with self._lock:
+            self._last = None
+        self._board.count("restarts")
+
     def refused(self, kind: str) -> None:
         """Count a request that was refused before it became a call; `kind` is one of REFUSALS."""
         self._board.count("refused", label=kind)

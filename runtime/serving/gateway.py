@@ -89,9 +89,12 @@ class Gateway:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
     def attach(self, loaded: Loaded) -> None:
-        """The model is there: admit requests."""
+        """The model is there, perhaps once more: admit requests."""
         self._loaded = loaded
-        self._metrics = Metrics(msgspec.structs.replace(loaded.info, name=loaded.names[0]))
+        if self._metrics is None:
+            self._metrics = Metrics(msgspec.structs.replace(loaded.info, name=loaded.names[0]))
+        else:
+            self._metrics.restarted()
         self.state = State.READY
 
     @property

@@ -38,6 +38,7 @@ def launch(config: EngineConfig, options: ServerOptions, more: Sequence[Endpoint
     loaded_or_not = threading.Event()
 
     def load() -> Loaded:
+        loaded_or_not.clear()
         with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
             always.callback(loaded_or_not.set)
             engine = EngineProcess(config)

@@ -19,6 +19,7 @@ _LEAST = {
     "max_logprobs": 0,
     "max_schema_bytes": 1,
     "max_stored_responses": 0,
+    "restarts": 0,
 }
 _SECONDS = ("max_request_seconds", "queue_seconds", "stall_seconds", "stuck_seconds", "keep_alive_seconds")
 
@@ -52,6 +53,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     stall_seconds: Annotated[float, Meta(description="How long a reader may take nothing before it is cut off.")] = 60.0
     keep_alive_seconds: Annotated[float | None, Meta(description="Silence after which a stream sends a comment.")] = None
     stuck_seconds: Annotated[float, Meta(description="Silence of the engine after which /health answers 503.")] = 120.0
+    restarts: Annotated[int, Meta(description="How often the engine is started again where it dies; then the server ends.")] = 1
     shutdown_timeout: Annotated[float, Meta(description="Seconds that running requests get after SIGTERM.")] = 30.0
     log_format: Annotated[LogFormat, Meta(description="Log lines as text, or as one JSON object each.")] = "text"
     log_prompts: Annotated[bool, Meta(description="Log prompts too, with --log-format json; they may be private.")] = False

@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,10 @@ logger = logging.getLogger("branchpoint.serving")
 
 LAST_BYTES_SECONDS = 5
 IDLE_SECONDS = 60
+BACKOFF_SECONDS = 1.0
+HEALTHY_SECONDS = 3600.0
+"""After so long an engine's death counts as its first again."""
+
 GONE_MILLISECONDS = 120_000
 
 
@@ -82,10 +87,12 @@ class Server:
         self._tell = tell
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
-        self._died = asyncio.Event()
 
     async def run(self, listener: socket.socket, traces: Traces | None = None) -> int:
-        """Serve until a signal (0), or until the engine dies (1). Raises BranchpointError where the model can't be loaded."""
+        """Serve until a signal (0), or until the engine dies and has no restart left (1).
+
+        Raises BranchpointError where the model can't be loaded.
+        """
         gateway = Gateway(self._options, traces)
         config = uvicorn.Config(
             build_app(gateway, self._options, self._more),
@@ -118,30 +125,56 @@ class Server:
 
     async def _live(self, gateway: Gateway, listener: socket.socket, serving: asyncio.Task[None]) -> int:
         loaded = await self._loaded()
-        if loaded is None:
-            return 0
-        loop = asyncio.get_running_loop()
+        restarts = self._options.restarts
+        while loaded is not None:
+            began = time.monotonic()
+            if await self._serve(gateway, loaded, listener, serving):
+                return 0
+            if time.monotonic() - began > HEALTHY_SECONDS:
+                restarts = self._options.restarts
+            if not restarts or self._stop.is_set():
+                gateway.state = State.DEAD
+                return 1
+            restarts -= 1
+            loaded = await self._again(BACKOFF_SECONDS * 2 ** (self._options.restarts - restarts - 1))
+        return 0 if self._stop.is_set() else 1
+
+    async def _serve(self, gateway: Gateway, loaded: Loaded, listener: socket.socket, serving: asyncio.Task[None]) -> bool:
+        """Serve with this engine until a signal (true), or until it dies; then its requests have had their answers."""
+        loop, died = asyncio.get_running_loop(), asyncio.Event()
 
         def on_death(_error: EngineDead) -> None:  # on a thread of the client
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended already
-                loop.call_soon_threadsafe(self._died.set)
+                loop.call_soon_threadsafe(died.set)
 
         try:
             loaded.engine.on_death(on_death)
             gateway.attach(loaded)
             self._announce(loaded, listener)
-            await _first(self._stop.wait(), self._died.wait(), asyncio.shield(serving))
+            await _first(self._stop.wait(), died.wait(), asyncio.shield(serving))
             if self._stop.is_set():
-                await self._drain(gateway)
-            if not self._died.is_set():
-                return 0
-            gateway.state = State.DEAD
+                await self._drain(gateway, died)
+            if not died.is_set():
+                return True
+            gateway.state = State.LOADING
             self._tell(f"{loaded.engine.dead or 'The engine is gone.'} Open requests are answered with this error.")
-            gateway.requests.fail_all(EngineDead("The engine died; the server is going down."))
+            gateway.requests.fail_all(EngineDead("The engine died while it worked on this request."))
             await gateway.requests.idle(LAST_BYTES_SECONDS)
-            return 1
+            return False
         finally:
             await asyncio.to_thread(loaded.engine.close)
+
+    async def _again(self, seconds: float) -> Loaded | None:
+        """The model once more, after a while; None where a signal came first, or it can't be loaded any more."""
+        self._tell(f"The engine starts again in {seconds:g} s.")
+        await _first(asyncio.sleep(seconds), self._stop.wait())
+        if self._stop.is_set():
+            return None
+        try:
+            return await self._loaded()
+        except BranchpointError as error:
+            self._tell(f"The engine couldn't start again: {error}")
+            return None
 
     async def _loaded(self) -> Loaded | None:
         """The model; None where a signal came first."""
@@ -155,11 +188,11 @@ class Server:
             return None
         return await loading
 
-    async def _drain(self, gateway: Gateway) -> None:
+    async def _drain(self, gateway: Gateway, died: asyncio.Event) -> None:
         seconds = self._options.shutdown_timeout
         if gateway.num_open:
             self._tell(f"Draining: {gateway.num_open} requests may run on for {seconds:g} s; a second signal ends them now.")
-        await _first(gateway.drain(seconds), self._now.wait(), self._died.wait())
+        await _first(gateway.drain(seconds), self._now.wait(), died.wait())
         gateway.requests.fail_all(shutting_down())
         await gateway.requests.idle(LAST_BYTES_SECONDS)
 

@@ -93,18 +93,66 @@ async def test_what_outlasts_the_timeout_or_a_second_signal_is_answered_with_an_
         assert len(run.engine.aborted) == 2
 
 
-async def test_a_dead_engine_ends_the_server_with_1() -> None:
+def kill(run: Run) -> None:
+    """The engine dies, as the client's thread tells it."""
+    run.engine.dead = EngineDead("The engine process ended: killed by signal 9.")
+    assert run.engine.watcher is not None
+    threading.Thread(target=run.engine.watcher, args=(run.engine.dead,)).start()
+
+
+async def test_a_dead_engine_is_started_again_once_then_the_server_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("branchpoint.runtime.serving.server.BACKOFF_SECONDS", 0.2)
     async with running() as run:
         await run.ready()
         run.engine.hold = True
         asking = run.ask()
         await run.held(1)
-        run.engine.dead = EngineDead("The engine process ended: killed by signal 9.")
-        assert run.engine.watcher is not None
-        threading.Thread(target=run.engine.watcher, args=(run.engine.dead,)).start()
+        kill(run)
         assert (await asking).status_code == 500
+        between = await run.ask()
+        assert between.status_code == 503 and between.headers["retry-after"]
+        assert (await run.http.get("/livez")).status_code == 200
+        await run.ready()
+        run.engine.hold = False
+        assert (await run.ask()).status_code == 200
+        text = (await run.http.get("/metrics")).text
+        assert 'branchpoint:engine_restarts_total{model_name="fake"} 1.0' in text
+        kill(run)
         assert await asyncio.wait_for(run.task, 60) == 1
-        assert "killed by signal 9" in run.told[-1]
+        assert "killed by signal 9" in run.told[-1] and sum("starts again" in line for line in run.told) == 1
+
+
+async def test_without_restarts_a_dead_engine_ends_the_server_at_once() -> None:
+    async with running(restarts=0) as run:
+        await run.ready()
+        kill(run)
+        assert await asyncio.wait_for(run.task, 60) == 1
+
+
+async def test_an_engine_that_cant_start_again_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("branchpoint.runtime.serving.server.BACKOFF_SECONDS", 0.0)
+    loads = list[int]()
+
+    def load() -> None:
+        loads.append(1)
+        if len(loads) > 1:
+            raise ModelError("The file is gone.")
+
+    async with running(load) as run:
+        await run.ready()
+        kill(run)
+        assert await asyncio.wait_for(run.task, 60) == 1 and "The file is gone." in run.told[-1]
+
+
+async def test_a_signal_while_the_engine_is_about_to_start_again_ends_the_server() -> None:
+    async with running() as run:
+        await run.ready()
+        kill(run)
+        async with asyncio.timeout(60):
+            while "starts again" not in run.told[-1]:
+                await asyncio.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(run.task, 60) == 0
 
 
 async def test_while_the_model_loads_requests_are_answered_503() -> None:

@@ -63,7 +63,7 @@ def test_sigterm_to_the_whole_group_lets_running_requests_end_and_exits_with_0()
         assert not Path(f"/proc/{engine}").exists()
 
 
-def test_a_dead_engine_answers_open_requests_and_exits_non_zero() -> None:
+def test_a_dead_engine_answers_open_requests_is_started_again_once_and_then_ends_the_server() -> None:
     with served(*TINY, model="dummy:llama") as server:
         asking = Asking(server.ready(), LONG)
         stream = Asking(server, LONG | {"stream": True})
@@ -73,6 +73,12 @@ def test_a_dead_engine_answers_open_requests_and_exits_non_zero() -> None:
         assert answer.status_code == 500 and answer.json()["error"]["type"] == "InternalServerError"
         told = stream.done()
         assert told.status_code == 500 or told.text.endswith("data: [DONE]\n\n")
+        deadline = time.monotonic() + 60
+        while httpx.get(f"{server.url}/health").status_code != 200:
+            assert time.monotonic() < deadline and server.process.poll() is None, server.output
+            time.sleep(0.05)
+        assert httpx.post(f"{server.url}/v1/completions", json=LONG | {"max_tokens": 3}, timeout=60).status_code == 200
+        os.kill(server.engine_pid, signal.SIGKILL)
         assert server.wait() == 1, server.output
         assert any("killed by signal 9" in line for line in server.lines)
 
