@@ -24,7 +24,7 @@ from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
 
-__all__ = ["TorchRunner", "decode_plan", "largest_plan", "load_runner"]
+__all__ = ["TorchRunner", "decode_plan", "largest_plan", "load_runner", "make_runner"]
 
 MEASURED_PAGES = 32
 MOST_GRAPHED_TOKENS = 512
@@ -167,6 +167,11 @@ def load_runner(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
 def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     device = pick_device(config)
     loaded = load_model(config, device)
+    return make_runner(config, loaded, device), loaded
+
+
+def make_runner(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> TorchRunner:
+    """Give a loaded model its KV pool, and on CUDA its captured graphs. Raises CapacityError where memory is too small."""
     activations = _activations(config, loaded, device) if device.type == "cuda" else 0
     pool = size_pool(config, loaded.config, loaded.kv_dtype, device, activations)
     attention = _attention(config, loaded, pool.num_pages, device)
@@ -177,7 +182,7 @@ def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
     num_slots = host_slots(config, page_bytes)
     if num_slots:
         runner.give_host_memory(num_slots)
-    return runner, loaded
+    return runner
 
 
 def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> int:

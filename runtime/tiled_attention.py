@@ -66,7 +66,7 @@ class TiledAttention(KvPool):
         self._buffers: dict[int, Tensor] = {}  # by size: a plan's place depends on its key alone
         self._places = torch.empty(0, dtype=torch.int64, device=device)
         self._plan: TilePlan | None = None
-        self._share = share
+        self.share = share
         self._shared: tuple[SharedPrefix, ...] = ()
         self._shared_of: tuple[object, ...] = ()
         self.scales = [torch.ones(2 * config.num_kv_heads, device=device) if dtype.itemsize == 1 else None for _ in self.caches]
@@ -113,7 +113,7 @@ class TiledAttention(KvPool):
 
     def _prefixes(self, table: SlotTable, offsets: NDArray[np.int64]) -> Sequence[SharedPrefix]:
         """What slots share and had better read once. Found anew only where slots came, went or changed other than by growing."""
-        if not self._share or len(table.pages) < 2:
+        if not self.share or len(table.pages) < 2:
             return ()
         sizes = tuple(count.bit_length() for count in table.counts)
         of = (self._tables.version, offsets.tobytes(), sizes)

@@ -3,6 +3,7 @@
 Opened by `weights.loader` for `dummy:llama` (or qwen2, qwen3) and `dummy:/path/to/config.json`.
 """
 
+import math
 import zlib
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from branchpoint.runtime.weights.checkpoint import Stored
 from branchpoint.runtime.weights.safetensors import read_folder_config
 
 __all__ = ["DummyCheckpoint", "dummy_config"]
+
+
+MOST_DRAWN = 2**24
+"""Numbers that are drawn for a tensor; larger ones repeat them, since drawing billions would take minutes."""
 
 
 class DummyCheckpoint:
@@ -38,7 +43,9 @@ class DummyCheckpoint:
             return torch.ones(shape)
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         scale = 0.02 if len(shape) == 1 or "embed" in name else shape[-1] ** -0.5
-        return torch.randn(shape, generator=generator).mul_(scale)
+        count = math.prod(shape)
+        drawn = torch.randn(min(count, MOST_DRAWN), generator=generator).mul_(scale)
+        return drawn.repeat(-(-count // MOST_DRAWN))[:count].view(shape)
 
 
 def dummy_config(name: str) -> ModelConfig:

@@ -1,0 +1,135 @@
+"""The serving workloads of `benchmarks.gpu`, run on an engine in this thread: token ids, greedy, ends ignored, an empty cache.
+
+The prompts are drawn as those that vLLM was measured with.
+"""
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from branchpoint.constrained.spec import Constraint, JsonSchema
+from branchpoint.runtime.engine import Engine
+from branchpoint.runtime.messages import Call, Delta, Failed
+from branchpoint.runtime.sampling import SamplingParams
+
+__all__ = ["Outcome", "Scale", "Workloads"]
+
+SCHEMA = json.dumps({
+    "type": "object",
+    "properties": {"notes": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
+    "required": ["notes"],
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of each workload: requests of W2, W3 and W5, conversations, and by what all lengths are divided."""
+
+    requests: int = 256
+    conversations: int = 32
+    shrink: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a workload took and made."""
+
+    seconds: float
+    tokens: int
+
+    @property
+    def rate(self) -> float:
+        """Output tokens a second."""
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    prompt: Sequence[int]
+    count: int
+    constraint: Constraint | None = None
+
+
+class Workloads:
+    """Prompts from a fixed seed for a vocabulary; each method runs one workload on an engine."""
+
+    def __init__(self, vocabulary: int, scale: Scale) -> None:
+        rng = random.Random(0)
+        self._scale, self._rng, self._high = scale, rng, min(vocabulary, 10_000)
+        shrink, many = scale.shrink, scale.requests
+        self._mixed = [
+            _Request(self._ids(rng.randint(100, 1024) // shrink), rng.randint(100, 512) // shrink) for _ in range(many)
+        ]
+        prefix = self._ids(2048 // shrink)
+        self._prefixed = [_Request([*prefix, *self._ids(64 // shrink)], 64 // shrink) for _ in range(many)]
+        self._single = [_Request(self._ids(128 // shrink), 256 // shrink) for _ in range(3)]
+
+    def single(self, engine: Engine) -> float:
+        """W1: seconds from token to token of one stream, the best of three."""
+        best = float("inf")
+        for request in self._single:
+            first = self._run(engine, [replace(request, count=1)]).seconds
+            engine.flush_cache()
+            whole = self._run(engine, [request]).seconds
+            best = min(best, (whole - first) / (request.count - 1))
+        return best
+
+    def mixed(self, engine: Engine) -> Outcome:
+        """W2: many requests of mixed lengths at once."""
+        engine.flush_cache()
+        return self._run(engine, self._mixed)
+
+    def prefixed(self, engine: Engine, *, only_prefill: bool = False) -> Outcome:
+        """W3: many requests behind one long prefix; with `only_prefill` they end after a token."""
+        engine.flush_cache()
+        return self._run(engine, [replace(request, count=1) for request in self._prefixed] if only_prefill else self._prefixed)
+
+    def conversations(self, engine: Engine) -> Outcome:
+        """W4: conversations of four turns, each turn all at once, each prompt the whole history."""
+        engine.flush_cache()
+        histories: list[list[int]] = [[] for _ in range(self._scale.conversations)]
+        shrink, total = self._scale.shrink, Outcome(0.0, 0)
+        for _ in range(4):
+            for history in histories:
+                history += self._ids(256 // shrink)
+            outputs: list[list[int]] = []
+            turn = self._run(engine, [_Request(tuple(history), 128 // shrink) for history in histories], outputs)
+            total = Outcome(total.seconds + turn.seconds, total.tokens + turn.tokens)
+            for history, output in zip(histories, outputs, strict=True):
+                history += output
+        return total
+
+    def constrained(self, engine: Engine, *, masked: bool) -> Outcome:
+        """W5: half as many requests of one length, under a JSON schema or free."""
+        engine.flush_cache()
+        shrink, constraint = self._scale.shrink, JsonSchema(SCHEMA) if masked else None
+        rng = random.Random(5)
+        prompts = [[rng.randrange(100, self._high) for _ in range(128 // shrink)] for _ in range(self._scale.requests // 2)]
+        return self._run(engine, [_Request(prompt, 128 // shrink, constraint) for prompt in prompts])
+
+    def decoding(self, engine: Engine, batch: int, steps: int) -> None:
+        """Prefill `batch` short prompts, then step until each has `steps` tokens: for profiles."""
+        self._run(engine, [_Request(self._ids(16), steps) for _ in range(batch)])
+
+    def _ids(self, count: int) -> list[int]:
+        return [self._rng.randrange(100, self._high) for _ in range(count)]
+
+    def _run(self, engine: Engine, requests: Sequence[_Request], outputs: list[list[int]] | None = None) -> Outcome:
+        """All requests at once; their tokens go to `outputs`, in order."""
+        texts: dict[str, list[int]] = {str(number): [] for number in range(len(requests))}
+        started = time.perf_counter()
+        for number, request in enumerate(requests):
+            sampling = SamplingParams(temperature=0.0, max_tokens=request.count, min_tokens=request.count, ignore_eos=True)
+            engine.submit(Call(str(number), tuple(request.prompt), sampling, request.constraint))
+        while engine.has_work:
+            for event in engine.step():
+                if isinstance(event, Delta):
+                    texts[event.id] += event.tokens
+                elif isinstance(event, Failed):
+                    raise RuntimeError(f"Request {event.id} failed: {event.message}")
+        seconds = time.perf_counter() - started
+        if outputs is not None:
+            outputs += texts.values()
+        return Outcome(seconds, sum(map(len, texts.values())))
