@@ -39,9 +39,7 @@ def plan_tiles(table: SlotTable, shape: TileShape, device: torch.device, *, shar
     pages = torch.tensor([page for each in table.pages for page in each], dtype=torch.int32, device=device)
     shared = find_worthwhile_prefixes(table, shape, rates) if share else []
     tiles = lay_tiles(table.starts, table.counts, np.cumsum(lengths) - lengths, shape, shared)
-    host = torch.zeros(tiles.size, dtype=torch.int32)
-    tiles.write(host.numpy())
-    return tiles.on(host.to(device), pages)
+    return tiles.on(torch.from_numpy(tiles.numbers()).to(device), pages)
 
 
 def lay_tiles(

@@ -20,6 +20,8 @@ class Scratch:
 
     def gather(self, source: Tensor, index: Tensor) -> Tensor:
         """Entries `index` int64 [N] of the first dimension of source [S, ...], as a tensor [N, ...]."""
+        if source.dtype.itemsize == 1:  # torch stores 8-bit floats, but doesn't index them everywhere
+            return source.view(torch.uint8).index_select(0, index).view(source.dtype)
         shape = (index.shape[0], *source.shape[1:])
         size = math.prod(shape)
         if size > self._held.numel():

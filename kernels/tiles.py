@@ -82,13 +82,15 @@ class HostTiles:
     size: int
     shape: TileShape
 
-    def write(self, out: NDArray[np.int32]) -> None:
-        """Fill out [size]; what lies between sections is left as it is."""
+    def numbers(self) -> NDArray[np.int32]:
+        """What is to be sent, [size]; what lies between sections may be anything."""
+        out = np.empty(self.size, np.int32)
         for section, offset in zip(self.sections, self.offsets, strict=True):
             out[offset : offset + section.size] = section.reshape(-1)
+        return out
 
     def on(self, buffer: Tensor, pages: Tensor) -> TilePlan:
-        """The plan whose numbers are in `buffer` [size] or will be when it is used, over page tables int32 `pages`."""
+        """The plan whose numbers are in `buffer` int32 [size], over page tables int32 `pages`."""
         num_rows, num_listed, *capacities, num_merges, num_partials = self.key
         counts, rows, positions, bases, merges, *tiles = (buffer[offset:] for offset in self.offsets)
         launches = tuple(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from branchpoint.runtime.staging import Staging
+from branchpoint.runtime.transfer import send
 
 __all__ = ["PageTables"]
 
@@ -30,11 +30,10 @@ class PageTables:
     `version` changes whenever a table came new or changed otherwise than by growing.
     """
 
-    def __init__(self, num_rows: int, width: int, staging: Staging, device: torch.device) -> None:
+    def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
         self.flat = torch.zeros(num_rows * width, dtype=torch.int32, device=device)
         self.version = 0
         self._width = width
-        self._staging = staging
         self._rows: dict[int, _Row] = {}  # by identity of the list, those used longest ago first
         self._free = list(range(num_rows))
 
@@ -76,9 +75,4 @@ class PageTables:
         """One copy to the device and one write there, however many rows changed."""
         pages = np.array([page for _, added in changes for page in added], np.int32)
         places = np.concatenate([np.arange(at, at + len(added), dtype=np.int64) for at, added in changes])
-        sent = torch.empty(3 * len(pages), dtype=torch.int32, device=self.flat.device)
-        room = self._staging.room(len(sent))
-        room[: 2 * len(pages)] = places.view(np.int32)
-        room[2 * len(pages) :] = pages
-        self._staging.send(sent)
-        self.flat.index_copy_(0, sent[: 2 * len(pages)].view(torch.int64), sent[2 * len(pages) :])
+        self.flat.index_copy_(0, *send([places, pages], self.flat.device))

@@ -24,7 +24,7 @@ from branchpoint.runtime.kv_pool import KvPool
 from branchpoint.runtime.models.base import Rotation
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.page_tables import PageTables
-from branchpoint.runtime.staging import Staging
+from branchpoint.runtime.transfer import send
 
 __all__ = ["TiledAttention"]
 
@@ -60,9 +60,8 @@ class TiledAttention(KvPool):
         self._scale = config.head_dim**-0.5
         self._scratch = Scratch(query_dtype, device)
         self._rope_write = triton_operations().rope_write
-        self._staging = Staging(device)
         width = min(num_pages, -(-config.context_length // page_size) + SPARE_PAGES)
-        self._tables = PageTables(max_sequences, width, self._staging, device)
+        self._tables = PageTables(max_sequences, width, device)
         self._buffers: dict[int, Tensor] = {}  # by size: a plan's place depends on its key alone
         self._places = torch.empty(0, dtype=torch.int64, device=device)
         self._plan: TilePlan | None = None
@@ -93,8 +92,8 @@ class TiledAttention(KvPool):
         offsets = self._tables.place(table.pages)
         tiles = lay_tiles(table.starts, table.counts, offsets, self._shape, self._prefixes(table, offsets))
         buffer = self._buffer(tiles.size)
-        tiles.write(self._staging.room(tiles.size))
-        self._staging.send(buffer)
+        (sent,) = send([tiles.numbers()], self.device)
+        buffer.copy_(sent)
         self._plan = tiles.on(buffer, self._tables.flat)
 
     def forward(self, layer_index: int, qkv: Tensor, rotation: Rotation, norm: Tensor | None) -> Tensor:

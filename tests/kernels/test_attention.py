@@ -156,3 +156,14 @@ def test_merging_two_halves_gives_the_whole() -> None:
         merge_parts(out, sums, rows, right[0], right_sums[0])
         torch.testing.assert_close(out, whole[0])
         torch.testing.assert_close(sums, whole_sums[0])
+
+
+def test_an_8_bit_cache_means_its_values_times_their_scales() -> None:
+    rng = random.Random(3)
+    pages, total = _own_pages(rng, [40, 33, 300], 16, consecutive=False)
+    cache, scales = torch.randn(total * 16, 4, 16).to(torch.float8_e4m3fn), torch.tensor([0.5, 2.0, 1.0, 0.25])
+    plan = plan_attention(SlotTable(pages, [39, 30, 290], [1, 3, 10], 16), torch.float32, CPU)
+    q = torch.randn(14, 6, 16)
+    out = paged_attention(q, cache, plan, 0.25, Scratch(torch.float8_e4m3fn, CPU), scales)
+    expected = paged_attention(q, cache.float() * scales[:, None], plan, 0.25, Scratch(torch.float32, CPU))
+    torch.testing.assert_close(out, expected)

@@ -18,7 +18,6 @@ from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampler import Sampler
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
-from branchpoint.runtime.staging import Staging
 from branchpoint.runtime.tiled_attention import TiledAttention
 from branchpoint.runtime.weights.loader import LoadedModel, load_model
 from tests.kernels.compiled import record
@@ -110,7 +109,7 @@ def test_warming_up_launches_every_form(dtype: torch.dtype, monkeypatch: pytest.
 
 
 def test_page_tables_send_what_is_new_and_forget_who_waited_longest() -> None:
-    tables = PageTables(2, 8, Staging(CPU), CPU)
+    tables = PageTables(2, 8, CPU)
     first, second, third = [4, 5], [6], [7, 8, 9]
 
     def held(at: int, count: int) -> list[int]:
