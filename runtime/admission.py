@@ -9,7 +9,7 @@ from branchpoint.runtime.errors import CapacityError, InvalidRequest
 from branchpoint.runtime.generation import Generation, TokenTable
 from branchpoint.runtime.messages import Call, ScoreCall
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.scoring import Scoring
+from branchpoint.runtime.scoring import ScoreTrie, Scoring
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Admission", "derive_seed"]
@@ -63,20 +63,28 @@ class Admission:
             generations.append(Generation(call, sequence, self._table, room))
         return generations
 
-    def scorings(self, call: ScoreCall, arrival: int) -> list[Scoring]:
-        """A sequence for each continuation. Raises InvalidRequest, or CapacityError where one can never fit."""
+    def scorings(self, call: ScoreCall, trie: ScoreTrie, arrival: int) -> list[Scoring]:
+        """A sequence for each way through the `trie` of the call's continuations.
+
+        Raises InvalidRequest, or CapacityError where a continuation can never fit.
+        """
         if not call.continuations:
             raise InvalidRequest("continuations must hold at least one, got none.", param="continuations")
         self._check_prompt(call.prompt, 0, "The prompt")
-        scorings = []
         for index, continuation in enumerate(call.continuations):
-            tokens = (*call.prompt, *continuation)
             self._check_ids(continuation, "continuations")
-            self._check_length(len(tokens), 0, f"The prompt with continuation {index}")
+            self._check_length(len(call.prompt) + len(continuation), 0, f"The prompt with continuation {index}")
+        scorings = []
+        for index, path in enumerate(trie.paths()):
+            computed = (*call.prompt, *path.tokens)
+            last = next(iter(path.own[-1].logprobs), None)
+            tokens = computed if last is None else (*computed, last)
             sequence = self._sequence(call, index, tokens, SamplingParams(temperature=0.0))
-            sequence.max_output = len(continuation)
+            sequence.num_prompt = len(computed)
+            sequence.next_row = len(computed) - len(path.own)
+            sequence.max_output = len(tokens) - len(computed)
             sequence.arrival = arrival
-            scorings.append(Scoring(sequence))
+            scorings.append(Scoring(sequence, path.own))
         return scorings
 
     def _sequence(self, call: Call | ScoreCall, index: int, tokens: Seq[int], sampling: SamplingParams) -> Sequence:

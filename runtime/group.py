@@ -10,17 +10,20 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.generation import Generation
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored, Usage
-from branchpoint.runtime.scoring import Scoring
+from branchpoint.runtime.scoring import ScoreTrie, Scoring
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Group"]
 
 
 class Group:
-    """The samples of a Call, or the continuations of a ScoreCall. `submitted` and `started` are seconds of the engine's clock."""
+    """The samples of a Call, or the ways through a ScoreCall's `trie`. `submitted`, `started`: seconds of the engine's clock."""
 
-    def __init__(self, call: Call | ScoreCall, members: Seq[Generation | Scoring], submitted: float) -> None:
+    def __init__(
+        self, call: Call | ScoreCall, members: Seq[Generation | Scoring], submitted: float, trie: ScoreTrie | None = None
+    ) -> None:
         self.call = call
+        self.trie = trie
         self.members = {member.sequence: member for member in members}
         self.live = len(members)
         self.narrowed: tuple[str, ...] = ()
@@ -43,30 +46,47 @@ class Group:
         first = sequences[0]
         if first.cached is None:
             return Usage()
-        scored = sum(len(continuation) for continuation in self.call.continuations) if isinstance(self.call, ScoreCall) else 0
-        prompt = first.num_prompt + scored
+        if isinstance(self.call, ScoreCall):
+            return self._scored(self.call)
         again = sum(sequence.recomputed for sequence in sequences) + sum(map(_unshared, sequences[1:]))
         generations = [member for member in self.members.values() if isinstance(member, Generation)]
         return Usage(
-            prompt_tokens=prompt,
+            prompt_tokens=first.num_prompt,
             cached_tokens=first.cached,
-            prefilled_tokens=prompt - first.cached + again,
+            prefilled_tokens=first.num_prompt - first.cached + again,
             completion_tokens=sum(generation.completion_tokens for generation in generations),
             forced_tokens=sum(generation.forced for generation in generations),
             drafted_tokens=sum(generation.drafted for generation in generations),
             accepted_tokens=sum(generation.accepted for generation in generations),
             preemptions=sum(sequence.preemptions for sequence in sequences),
-            queue_seconds=(self.started or self.submitted) - self.submitted,
+            queue_seconds=self._queue_seconds,
             mask_seconds=self.mask_seconds,
             grammar_seconds=self.grammar_seconds,
+        )
+
+    @property
+    def _queue_seconds(self) -> float:
+        return (self.started or self.submitted) - self.submitted
+
+    def _scored(self, call: ScoreCall) -> Usage:
+        """Of prompt and continuations, what had to be computed so far; the rest was there, or needed no KV."""
+        scorings = [member for member in self.members.values() if isinstance(member, Scoring)]
+        prompt = len(call.prompt) + sum(map(len, call.continuations))
+        computed = sum(scoring.computed for scoring in scorings)
+        again = sum(sequence.recomputed for sequence in self.members)
+        return Usage(
+            prompt_tokens=prompt,
+            cached_tokens=max(0, prompt - (computed - again)),
+            prefilled_tokens=computed,
+            preemptions=sum(sequence.preemptions for sequence in self.members),
+            queue_seconds=self._queue_seconds,
         )
 
     def result(self) -> Completed | Scored:
         """The terminal event of a call whose sequences have all ended well."""
         members = list(self.members.values())
-        if isinstance(self.call, ScoreCall):
-            logprobs = tuple(tuple(member.logprobs) for member in members if isinstance(member, Scoring))
-            return Scored(self.call.id, logprobs, self.usage())
+        if self.trie is not None:
+            return Scored(self.call.id, self.trie.logprobs(), self.usage())
         first = members[0]
         assert isinstance(first, Generation), "a Call has a member that doesn't generate"
         return Completed(self.call.id, self.usage(), tuple(first.prompt_logprobs))

@@ -3,6 +3,7 @@
 Taken from the logits as the model gave them, before the sampler changes anything; only rows that ask cost anything.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +43,11 @@ class WantedRow:
         return [*tokens[: self.position + 1], *self.draft[: max(0, self.position + 1 - len(tokens))]]
 
     @property
+    def asked(self) -> tuple[int, ...]:
+        """Tokens whose log-probabilities the sequence asks of this row."""
+        return self.sequence.asked.get(self.position, ())
+
+    @property
     def reported(self) -> bool:
         """Whether any log-probability is asked of this row."""
         sampling = self.sequence.sampling
@@ -57,11 +63,15 @@ class WantedRow:
 
 @dataclass(frozen=True, slots=True)
 class RowReport:
-    """`log_total` is the row's log-sum-exp: a token's log-probability is its logit minus that. `top` are best first."""
+    """`log_total` is the row's log-sum-exp: a token's log-probability is its logit minus that. `top` are best first.
+
+    `asked` are those of the tokens that were asked for, in their order.
+    """
 
     log_total: float
     known: float | None
     top: tuple[tuple[int, float], ...]
+    asked: tuple[float, ...]
 
 
 def wanted_rows(plan: StepPlan) -> list[WantedRow]:
@@ -80,11 +90,23 @@ def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:
     ids = torch.tensor([0 if token is None else token for token in next_tokens], device=logits.device)
     known = (chosen.gather(1, ids.unsqueeze(1)).squeeze(1) - totals).tolist()
     tops = _best(chosen, totals, max(rows[index].top_count for index in asking))
+    others = iter(_asked(chosen, totals, [rows[index].asked for index in asking]))
     reports = {}
     for place, (index, total) in enumerate(zip(asking, totals.tolist(), strict=True)):
         top = tops[place][: rows[index].top_count] if tops else []
-        reports[index] = RowReport(total, None if next_tokens[place] is None else known[place], tuple(top))
+        asked = tuple(itertools.islice(others, len(rows[index].asked)))
+        reports[index] = RowReport(total, None if next_tokens[place] is None else known[place], tuple(top), asked)
     return reports
+
+
+def _asked(logits: Tensor, totals: Tensor, tokens: list[tuple[int, ...]]) -> list[float]:
+    """The log-probabilities of the tokens of each row, one row after another."""
+    places = [place for place, asked in enumerate(tokens) for _ in asked]
+    if not places:
+        return []
+    at = torch.tensor([places, list(itertools.chain(*tokens))], device=logits.device)
+    found: list[float] = (logits[at[0], at[1]] - totals[at[0]]).tolist()
+    return found
 
 
 def _best(logits: Tensor, totals: Tensor, count: int) -> list[list[tuple[int, float]]]:

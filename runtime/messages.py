@@ -120,7 +120,8 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt = cached + prefilled at admission (a preempted sequence's recomputed tokens are in `prefilled`, on top);
     completion = decoded + forced + accepted drafts; tokens that only repeat healed bytes belong to the prompt and aren't counted.
-    The prompt of a ScoreCall includes its continuations. `grammar_seconds` is the wait for the grammar, part of `queue_seconds`.
+    The prompt of a ScoreCall includes its continuations; what they share, and their last tokens, need no computing: cached.
+    `grammar_seconds` is the wait for the grammar, part of `queue_seconds`.
     """
 
     prompt_tokens: int = 0

@@ -96,8 +96,8 @@ class RowResult:
     `token` is the sampled id (None where the slot doesn't sample), `logprob` its raw log-probability (None unless the sequence
     asked for logprobs). `known` is the raw log-probability of the sequence's own next token, where there is one and the slot
     scores or logprobs are asked (the prompt's for prompt tokens, else the output's: forced tokens have one too). `top` are the
-    best (id, logprob) of the raw distribution. `error` says why the row is unusable (NaN logits); its sequence ends with an
-    error.
+    best (id, logprob) of the raw distribution, `asked` the raw log-probabilities of the tokens in `sequence.asked` of this row.
+    `error` says why the row is unusable (NaN logits); its sequence ends with an error.
     """
 
     token: int | None
@@ -105,6 +105,7 @@ class RowResult:
     known: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     error: str | None = None
+    asked: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,5 +199,5 @@ def row_result(token: int | str | None, row: WantedRow, report: RowReport | None
     if not math.isfinite(report.log_total):
         return RowResult(None, error=f"The model's logits are unusable: their log-sum-exp is {report.log_total}.")
     if token is None or chosen is None or row.sequence.sampling.logprobs is None:
-        return RowResult(token, None, report.known, report.top)
-    return RowResult(token, chosen - report.log_total, report.known, report.top)
+        return RowResult(token, None, report.known, report.top, asked=report.asked)
+    return RowResult(token, chosen - report.log_total, report.known, report.top, asked=report.asked)

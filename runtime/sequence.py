@@ -24,15 +24,16 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One sample of a call, or one continuation to score. `tokens` is prompt + output; the first `num_computed` of them have KV
-    in `pages`.
+    """One sample of a call, or one way through what is scored. `tokens` is prompt + output; the first `num_computed` of them have
+    KV in `pages`.
 
     Output ends at `max_output` tokens. `next_row` is the first position whose logits somebody still wants; all after it are
     wanted too. `arrival` numbers the calls in the order in which they came. The last fields count what usage reports: `cached`
     are the prompt tokens that others had computed (None before the first admission), `peak` the most tokens that ever had KV,
     `recomputed` those that were computed once more after a preemption. `grammar` is what `matcher` is a cursor in; a matcher that
     broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is what is left to ask
-    about the mask of the row that this step draws from, None where the mask is exact.
+    about the mask of the row that this step draws from, None where the mask is exact. `asked` are the tokens whose
+    log-probabilities a row is asked for, by position: a way's prompt are all its tokens but the last.
     """
 
     call_id: str
@@ -57,6 +58,7 @@ class Sequence:
     grammar: CompiledGrammar | None = None
     draftable: bool = True
     residue: Residue | None = None
+    asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:

@@ -153,7 +153,8 @@ class ScriptedRunner:
                 allowed = [token for token in allowed if token not in {EOS, *sampling.stop_token_ids}] or allowed
             token = choose(state, seed, position + 1, allowed)
         chosen = logprob(state, token) if token is not None and asked is not None else None
-        return RowResult(token, chosen, known, best(state, asked) if asked else ())
+        others = tuple(logprob(state, other) for other in sequence.asked.get(position, ()))
+        return RowResult(token, chosen, known, best(state, asked) if asked else (), asked=others)
 
 
 @dataclass

@@ -117,15 +117,28 @@ def test_healed_tokens_cost_nothing_of_max_tokens(places: tuple[str, ...] | None
     assert got.end.usage.forced_tokens == plain.end.usage.forced_tokens
 
 
-def test_scores_are_aligned_and_the_prompt_is_computed_once() -> None:
-    one = ScoreCall("s", PROMPT, ((1, 2, 3), (4,), (), (1, 2, 5)))
+def test_scores_are_aligned_and_every_token_is_computed_once() -> None:
+    one = ScoreCall("s", PROMPT, ((1, 2, 3), (4,), (), (1, 2, 5), (6, 7), (1, 8, 9), (4,)))
     runner = ScriptedRunner()
     engine = make_engine(runner)
     got = run(engine, one)["s"]
     assert isinstance(got.end, Scored)
     assert_as_expected(one, got)
-    assert got.end.usage.prompt_tokens == len(PROMPT) + 7
-    assert engine.stats().computed_tokens == len(PROMPT) - 1 + 3 + 1 + 1 + 3  # an empty one computes the prompt's last token
+    computed = len(PROMPT) + 4  # 1, 1 2, 1 8 and 6 have tokens behind them
+    assert engine.stats().computed_tokens == computed
+    assert sum(plan.num_rows for plan in runner.plans) == 1 + 4  # each place once, whatever goes on from it
+    usage = got.end.usage
+    assert (usage.prompt_tokens, usage.prefilled_tokens) == (len(PROMPT) + 13, computed)
+    assert usage.cached_tokens == usage.prompt_tokens - computed
+
+
+def test_options_of_one_token_each_need_one_pass() -> None:
+    one = ScoreCall("s", PROMPT, tuple((token,) for token in range(30)))
+    runner = ScriptedRunner()
+    engine = make_engine(runner)
+    assert_as_expected(one, run(engine, one)["s"])
+    assert len(runner.plans) == runner.plans[0].num_rows == 1
+    assert engine.stats().computed_tokens == len(PROMPT)
 
 
 def test_samples_share_the_prompt() -> None:

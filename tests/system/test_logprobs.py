@@ -229,3 +229,25 @@ def test_where_text_and_options_meet_changes_no_probability(
     apart = torch.tensor(totals(smollm2, before, [seam + option for option in options])).softmax(0)
     together = torch.tensor(totals(smollm2, before + seam, options)).softmax(0)
     torch.testing.assert_close(apart, together, atol=1e-3, rtol=0)
+
+
+def test_a_trie_of_continuations_scores_as_each_of_them_alone_and_computes_less(dummy: Host) -> None:
+    rng = random.Random(9)
+    for prompt in prompts(4, seed=9):
+        stems = [tuple(rng.randrange(256) for _ in range(rng.randint(1, 9))) for _ in range(3)]
+        options = [(*rng.choice(stems), *(rng.randrange(4) for _ in range(rng.randint(0, 3)))) for _ in range(20)]
+        together = scores_of(dummy, prompt, *options)
+        for option, found in zip(options, together.logprobs, strict=True):
+            assert found == pytest.approx(scores_of(dummy, prompt, option).logprobs[0], abs=1e-5)
+        begun = {option[:length] for option in options for length in range(1, len(option))}
+        usage = together.usage
+        assert usage.prompt_tokens == len(prompt) + sum(map(len, options))
+        if dummy.engine._cache.enabled:
+            assert usage.cached_tokens + usage.prefilled_tokens == usage.prompt_tokens
+            assert usage.prefilled_tokens <= len(prompt) + len(begun) < usage.prompt_tokens - 20
+
+
+def scores_of(host: Host, prompt: Sequence[int], *continuations: Sequence[int]) -> Scored:
+    ((_, end),) = host.run(host.score(prompt, *continuations))
+    assert isinstance(end, Scored)
+    return end
