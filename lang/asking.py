@@ -180,10 +180,11 @@ def add_usage(first: Usage, second: Usage) -> Usage:
     return Usage(*(getattr(first, name) + getattr(second, name) for name in Usage.__struct_fields__))
 
 
-def hints_of(entry: Pending) -> Hints:
+def hints_of(entry: CallEntry) -> Hints:
     """What the scheduler may know of a call."""
     place = entry.place
-    return Hints(program=place.context.id, path=place.path, siblings=place.siblings, returns=True)
+    returns = place.last_call is None or entry.index < place.last_call
+    return Hints(program=place.context.id, path=place.path, siblings=place.siblings, returns=returns)
 
 
 def segments_of(backend: Backend, entry: Pending) -> tuple[Segment, ...]:

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from branchpoint.lang.caller import failing_line
-from branchpoint.lang.errors import UnknownVariable
-from branchpoint.lang.nodes import Graph, graph_from_json, graph_to_json
+from branchpoint.lang.calls import gen
+from branchpoint.lang.errors import ProgramMistake, UnknownVariable
+from branchpoint.lang.nodes import Const, Graph, graph_from_json, graph_to_json
+from branchpoint.lang.passes import constant_prefix
 from branchpoint.lang.picture import picture
 from branchpoint.lang.placeholder import Untraceable
 from branchpoint.lang.play import play
@@ -60,9 +64,41 @@ class Compiled:
         """See `Program.run`; `program` has the other ways to run."""
         return self.program.run(*args, **given)
 
+    def warm(self, **given: Any) -> Run[Any]:
+        """Compute the text that all runs begin with, so that even the first finds it in the cache. `given` as for `run`, but for
+        arguments: a backend, a config. Raises Untraceable where there is no graph, ProgramMistake where no such text is.
+        """
+        from branchpoint.lang.program import Program
+
+        prefix = constant_prefix(self.graph)
+        if not prefix:
+            raise ProgramMistake(
+                f"Program {self.program.name} begins with something that differs from run to run; nothing to warm."
+            )
+
+        def body(s: State) -> None:
+            play(msgspec.structs.replace(self.graph, nodes=prefix, variables={}, returns=Const(None)), s, {}, {})
+            s += gen(max_tokens=0)
+
+        body.__name__ = self.program.name
+        return Program(body).run(**given)
+
     def show(self) -> str:
         """The graph as text, a node a line; or why there is none."""
         return picture(self._graph) if self._graph is not None else f"{self.program.name}: {self.reason}"
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The graph as an HTML page, its states as a tree; `path` is where to write it, too. Raises Untraceable as `graph`."""
+        from branchpoint.lang.graph_page import graph_page
+
+        page = graph_page(self.graph)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows."""
+        return self.to_html() if self.traced else None
 
     def to_json(self) -> str:
         """The graph as JSON, which `load_graph` reads. Raises Untraceable where there is none."""

@@ -22,9 +22,12 @@ __all__ = ["Entry", "Failure", "Pending", "Place", "RoleEntry", "Splice", "TextE
 
 
 class Place:
-    """Where in a run a state stands. `path` alternates fork number and branch number, `branch` has the branch numbers only."""
+    """Where in a run a state stands. `path` alternates fork number and branch number, `branch` has the branch numbers only.
 
-    __slots__ = ("branch", "context", "dropped", "parent", "path", "siblings", "tolerant")
+    `last_call` is the index of the last call that the state will make, where that is known beforehand.
+    """
+
+    __slots__ = ("branch", "context", "dropped", "last_call", "parent", "path", "siblings", "tolerant")
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Place:
         self.siblings = siblings
         self.tolerant = False
         self.dropped: str | None = None
+        self.last_call: int | None = None
 
     def child(self, fork: int, number: int, siblings: int) -> "Place":
         """The place of branch `number` of the state's fork `fork`."""

@@ -4,8 +4,9 @@ import json
 
 from branchpoint.lang import nodes as op
 from branchpoint.lang.nodes import Graph, Template
+from branchpoint.lang.passes import constant_prefix
 
-__all__ = ["picture"]
+__all__ = ["picture", "told_node", "told_result"]
 
 _WIDTH = 60
 
@@ -17,8 +18,10 @@ def picture(graph: Graph) -> str:
     for number, node in enumerate(graph.nodes):
         if isinstance(node, op.Fork):
             depth.update(dict.fromkeys(node.children, depth[node.state] + 1))
-        rows.append(f"{number:4}  {'  ' * depth[node.state]}s{node.state} {_told(node)}")
-    rows.append(f"returns {_result(graph.returns)}")
+        rows.append(f"{number:4}  {'  ' * depth[node.state]}s{node.state} {told_node(node)}")
+    if shared := sum(len(node.text) for node in constant_prefix(graph) if isinstance(node, op.Text)):
+        rows.append(f"begins with {shared} characters that all runs share")
+    rows.append(f"returns {told_result(graph.returns)}")
     return "\n".join(rows)
 
 
@@ -31,7 +34,8 @@ def _states(children: tuple[int, ...]) -> str:
     return ", ".join(f"s{child}" for child in children)
 
 
-def _told(node: op.Node) -> str:
+def told_node(node: op.Node) -> str:
+    """What a node does, in a line."""
     match node:
         case op.Text(text=text):
             return f"text {_short(text)}"
@@ -52,7 +56,8 @@ def _told(node: op.Node) -> str:
             return f"join {_states(children)}" + (", their texts appended" if append else "")
 
 
-def _result(template: Template) -> str:
+def told_result(template: Template) -> str:
+    """What a result is made of."""
     match template:
         case op.Of(of):
             return f"value of {of}"
@@ -61,8 +66,8 @@ def _result(template: Template) -> str:
         case op.Const(value):
             return _short(value) if isinstance(value, str) else json.dumps(value)
         case op.Words(parts):
-            return " + ".join(map(_result, parts))
+            return " + ".join(map(told_result, parts))
         case op.Items(items):
-            return f"[{', '.join(map(_result, items))}]"
+            return f"[{', '.join(map(told_result, items))}]"
         case op.Fields(fields):
-            return "{" + ", ".join(f"{name}: {_result(each)}" for name, each in fields.items()) + "}"
+            return "{" + ", ".join(f"{name}: {told_result(each)}" for name, each in fields.items()) + "}"

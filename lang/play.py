@@ -14,6 +14,7 @@ from branchpoint.lang.errors import Origin
 from branchpoint.lang.expr import Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, Slot
 from branchpoint.lang.fork import Fork
 from branchpoint.lang.nodes import Graph, Template
+from branchpoint.lang.passes import last_calls
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Replay
 from branchpoint.lang.types import OutputType, output_type
@@ -43,6 +44,7 @@ class _Player:
         called: Replay[Called] | None,
     ) -> None:
         self._graph = graph
+        self._last_calls = last_calls(graph)
         self._called = called
         self._arguments = arguments
         self._outputs = outputs
@@ -64,7 +66,9 @@ class _Player:
         match node:
             case op.Fork(children=children):
                 fork = state.fork(len(children))
-                self._states.update(zip(children, fork, strict=True))
+                for child, branch in zip(children, fork, strict=True):
+                    branch.place.last_call = self._last_calls.get(child)
+                    self._states[child] = branch
                 self._forks[children] = fork
             case op.Join(children=children, append=append):
                 if append:

@@ -35,7 +35,7 @@ __all__ = ["Trace", "TraceFork", "TraceState"]
 
 class Trace:
     """What was written down. `outputs` are the types of gens by node, which are Python's, so not in the graph; `read`
-    the nodes whose values the program asked for.
+    the nodes whose values the program asked for; `last` the last node of each state, which text that follows text joins.
 
     Stands in for a run's context where states ask for one: whether it is open, what its program is called.
     """
@@ -43,6 +43,7 @@ class Trace:
     def __init__(self, program: str) -> None:
         self.program = program
         self.nodes: list[op.Node] = []
+        self.last: dict[int, int] = {}
         self.origins: list[Origin] = []
         self.outputs: dict[int, OutputType] = {}
         self.placeholders = Placeholders()
@@ -62,6 +63,7 @@ class Trace:
 
     def add(self, node: op.Node, origin: Origin) -> int:
         """Write a node down; its number."""
+        self.last[node.state] = len(self.nodes)
         self.nodes.append(node)
         self.origins.append(origin)
         return len(self.nodes) - 1
@@ -162,15 +164,15 @@ class TraceState(State):
             self._refuse("it has an option or a choice made of a value that isn't there before the program runs")
 
     def _add_text(self, part: str | Placeholder, origin: Origin) -> None:
-        nodes, line = self._trace.nodes, str(origin)
+        nodes, line, before = self._trace.nodes, str(origin), self._trace.last.get(self.number)
         if isinstance(part, Placeholder):
             template: op.Of | op.Parameter = part.template
             if isinstance(template, op.Of):
                 self._trace.add(op.Value(of=template.of, state=self.number, line=line), origin)
             else:
                 self._trace.add(op.Argument(name=template.name, state=self.number, line=line), origin)
-        elif nodes and isinstance(last := nodes[-1], op.Text) and last.state == self.number:
-            nodes[-1] = op.Text(text=last.text + part, state=self.number, line=last.line)
+        elif before is not None and isinstance(last := nodes[before], op.Text):
+            nodes[before] = op.Text(text=last.text + part, state=self.number, line=last.line)
         else:
             self._trace.add(op.Text(text=part, state=self.number, line=line), origin)
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import branchpoint as bp
+from branchpoint.lang import nodes as op
 from branchpoint.lang.backends.base import GenerateRequest
 from branchpoint.lang.backends.fake import prompt_text
 from branchpoint.lang.graph import load_graph
@@ -106,6 +107,84 @@ def test_p6_a_graph_can_be_shown() -> None:
     assert any("join s1, s2" in line for line in shown)
     assert sum(" text " in line for line in shown) == 9
     assert shown[-1].startswith("returns {area: value of")
+
+
+def test_p6_a_graph_can_be_shown_as_a_page(tmp_path: Path) -> None:
+    compiled = bp.function(
+        lambda s, x: s.__iadd__("<b>" + x + bp.gen("y", max_tokens=3) + bp.select("z", ["p", "<q>"])) and None
+    ).compile()
+    page = compiled.to_html(tmp_path / "graph.html")
+    assert (tmp_path / "graph.html").read_text() == page == compiled._repr_html_()
+    assert "&lt;b&gt;" in page and "<b>" not in page and "&lt;q&gt;" in page
+    assert 'class="argument"' in page and "gen y: text (max_tokens=3)" in page and "test_graph.py:" in page
+    whole = triage.compile().to_html()
+    assert whole.count("<section>") == whole.count("</section>") == 3
+    first, second = whole.index(">s1<"), whole.index(">s2<")
+    assert whole.index("fork into s1, s2") < first < whole.index("gen urgency") < second < whole.index("join s1, s2")
+    assert "<script" not in page + whole
+
+    @bp.function
+    def decides(s: bp.State) -> None:
+        s += "a" + bp.gen("x")
+        assert s["x"] == "b"
+
+    interpreted = decides.compile()
+    assert interpreted._repr_html_() is None
+    with pytest.raises(bp.Untraceable):
+        interpreted.to_html()
+
+
+def test_p6_texts_of_a_state_are_joined_whatever_others_do_between() -> None:
+    @bp.function
+    def program(s: bp.State) -> None:
+        one, other = s.fork(2)
+        for number in range(3):
+            one += f"a{number}"
+            other += f"b{number}"
+        s += "c"
+        s += "d"
+        one += bp.gen("x")
+
+    texts = [(node.state, node.text) for node in program.compile().graph.nodes if isinstance(node, op.Text)]
+    assert texts == [(1, "a0a1a2"), (2, "b0b1b2"), (0, "cd")]
+
+
+def test_p6_the_text_that_all_runs_begin_with_is_known_and_can_be_computed_before() -> None:
+    @bp.function
+    def program(s: bp.State, question: str) -> None:
+        s += bp.system("Be brief.") + bp.user("The question is: " + question) + bp.assistant(bp.gen("x"))
+
+    compiled = program.compile()
+    assert "begins with 26 characters that all runs share" in compiled.show()
+    fake = bp.Fake("yes")
+    compiled.warm(backend=fake)
+    (warmed,) = fake.requests
+    assert isinstance(warmed, GenerateRequest) and warmed.sampling.max_tokens == 0
+    run = compiled.run(question="Why?", backend=fake)
+    assert run.meta("x").cached_tokens >= len(prompt_text(warmed))
+    with pytest.raises(bp.ProgramMistake, match="nothing to warm"):
+        bp.function(lambda s, x: s.__iadd__(x + bp.gen("y")) and None).compile().warm(backend=fake)
+
+
+def test_p6_the_last_call_of_a_branch_says_that_nothing_goes_on_from_it() -> None:
+    @bp.function
+    def program(s: bp.State) -> None:
+        s += "a" + bp.gen("x")
+        one, other = s.fork(2)
+        one += "one" + bp.gen("y") + bp.gen("y2")
+        other += "other" + bp.gen("z")
+        (inner,) = other.fork(1)
+        inner += "inner" + bp.select("w", ["p", "q"])
+        s += bp.gen("end")
+
+    def told(run: Any) -> dict[str, bool]:
+        fake = bp.Fake("v")
+        run(backend=fake)
+        return {prompt_text(request)[-5:]: request.hints.returns for request in fake.requests}
+
+    compiled = program.compile()
+    assert told(compiled.run) == {"a": True, "avone": True, "vonev": False, "other": True, "inner": False, "av": True}
+    assert all(told(program.run).values())
 
 
 def test_p6_values_go_between_states_without_waiting() -> None:
