@@ -1,30 +1,139 @@
 """A whole program run on a server, in one request: what `RuntimeEndpoint.run_remote` sends, and the run of what is answered.
 
-The answer brings what every call came to; the program is played again here on that, so that the run is one like any other.
+The answer brings what every call came to; the program is played again here on that, so that the run is one like any other. A
+`RemoteRun` gives the texts of its calls while they come.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from branchpoint.errors import BranchpointError
 from branchpoint.lang.backends.replay import Replayed
-from branchpoint.lang.errors import ProgramMistake
+from branchpoint.lang.dispatcher import Dispatcher
+from branchpoint.lang.errors import BackendError, ProgramMistake
 from branchpoint.lang.graph import Compiled
 from branchpoint.lang.options import RunConfig
 from branchpoint.lang.recording import RecordedRun
-from branchpoint.lang.run import Run
+from branchpoint.lang.run import Branch, Run
+from branchpoint.lang.runner import in_thread
+from branchpoint.lang.stream import Replay
 
 if TYPE_CHECKING:
     from branchpoint.lang.program import Program
 
-__all__ = ["Answered", "Remote", "remote"]
+__all__ = ["Answered", "Remote", "RemotePiece", "RemoteRun", "remote", "stream_piece"]
 
 
 class Answered(msgspec.Struct, frozen=True):
     """The answer, as far as it is used here."""
 
     recording: RecordedRun
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePiece:
+    """Text of the call that sets `variable` (None: it has no name) in a branch of the program."""
+
+    variable: str | None
+    branch: Branch
+    text: str
+
+
+class _Told(msgspec.Struct, frozen=True):
+    name: str | None
+    branch: Branch
+    text: str
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    error: dict[str, Any]
+
+
+def stream_piece(name: str, data: bytes) -> "RemotePiece | Answered | None":
+    """What an event of the server's stream says; None where it is of no use here. Raises BackendError for a failed program."""
+    match name:
+        case "delta":
+            told = msgspec.json.decode(data, type=_Told)
+            return RemotePiece(told.name, told.branch, told.text)
+        case "done":
+            return msgspec.json.decode(data, type=Answered)
+        case "error":
+            message = msgspec.json.decode(data, type=_Problem).error.get("message")
+            raise BackendError(f"The program failed on the server: {message}", body=data.decode("utf-8", "replace"))
+    return None
+
+
+class RemoteRun:
+    """A program that runs on a server: iterate (`for` or `async for`) for the pieces of its texts as they come, each once for
+    every reader; `run` is the finished run. `cancel()`, or leaving a `with`, ends what still runs there.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, asked: "Remote", work: Callable[[Replay[RemotePiece]], Coroutine[Any, Any, Answered]]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._asked = asked
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self._pieces = Replay[RemotePiece]()
+        self._outcome = in_thread(lambda: dispatcher.run(self._follow()))
+
+    async def _follow(self) -> Answered:
+        self._task = asyncio.current_task()
+        try:
+            if self._cancelled:
+                raise asyncio.CancelledError
+            answered = await self._work(self._pieces)
+        except asyncio.CancelledError:
+            self._pieces.end(_cancelled)
+            raise _cancelled() from None
+        except BranchpointError as error:
+            failure = error
+            self._pieces.end(lambda: failure)
+            raise
+        self._pieces.end()
+        return answered
+
+    def __iter__(self) -> Iterator[RemotePiece]:
+        return iter(self._pieces)
+
+    def __aiter__(self) -> AsyncIterator[RemotePiece]:
+        return aiter(self._pieces)
+
+    @property
+    def run(self) -> Run[Any]:
+        """The finished run; waits for it. Raises BackendError where it failed on the server."""
+        return self._asked.run(self._outcome.result())
+
+    async def arun(self) -> Run[Any]:
+        """As `run`, in an event loop. Cancelling the task that waits ends the program on the server."""
+        try:
+            answered = await asyncio.wrap_future(self._outcome)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return await asyncio.to_thread(self._asked.run, answered)
+
+    def cancel(self) -> None:
+        """End what still runs there."""
+        self._cancelled = True
+        if self._task is not None:
+            self._dispatcher.post(self._task.cancel)
+
+    def __enter__(self) -> "RemoteRun":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+
+def _cancelled() -> BackendError:
+    return BackendError("The program on the server was cancelled.")
 
 
 class Remote:
@@ -38,8 +147,7 @@ class Remote:
         self._config = config
         self._options = options
 
-    @property
-    def body(self) -> dict[str, object]:
+    def body(self, *, stream: bool = False) -> dict[str, object]:
         """The request. Raises ProgramMistake for an argument that JSON can't hold."""
         options = {name: value for name, value in self._options.items() if name != "seed"}
         body: dict[str, object] = {
@@ -51,6 +159,7 @@ class Remote:
             "deadline": self._config.deadline,
             "cache_salt": self._config.namespace or None,
             "recording": True,
+            "stream": stream,
         }
         try:
             msgspec.json.encode(body)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from branchpoint.lang.backends.base import Backend, Ending, Seeded
 from branchpoint.lang.context import RunContext
@@ -22,8 +22,9 @@ from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.run import Run
 from branchpoint.lang.state import State
 
-__all__ = ["Job", "current_backend", "run_async", "run_here", "run_streaming"]
+__all__ = ["Job", "current_backend", "in_thread", "run_async", "run_here", "run_streaming"]
 
+T = TypeVar("T")
 _BACKEND: contextvars.ContextVar[Backend] = contextvars.ContextVar("branchpoint_backend")
 
 
@@ -128,11 +129,12 @@ def _in_new_loop(awaitable: Awaitable[object]) -> object:
     async def main() -> object:
         return await awaitable
 
-    return _in_thread(lambda: asyncio.run(main())).result()
+    return in_thread(lambda: asyncio.run(main())).result()
 
 
-def _in_thread(work: Callable[[], object]) -> "Future[object]":
-    future: Future[object] = Future()
+def in_thread(work: Callable[[], T]) -> "Future[T]":
+    """Begin `work` in a thread of its own, which sees the caller's context variables; what comes of it."""
+    future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # who waits in an event loop and is cancelled there can't take it away
     context = contextvars.copy_context()
 
@@ -206,5 +208,5 @@ def _begin(job: Job, backend: Backend, *, streams: bool) -> _Session:
             session.finish(failure)
         session.publish(value, failure)
 
-    _in_thread(work)
+    in_thread(work)
     return session

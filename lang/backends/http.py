@@ -14,6 +14,7 @@ import msgspec
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
 from branchpoint.lang.backends.connection import Connection, LinkOptions, bearer
 from branchpoint.lang.backends.generation import checked
+from branchpoint.lang.backends.sse import server_events
 from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError
 from branchpoint.runtime.messages import Completed, Event, Scored
@@ -21,7 +22,9 @@ from branchpoint.runtime.messages import Completed, Event, Scored
 if TYPE_CHECKING:
     from branchpoint.lang.graph import Compiled
     from branchpoint.lang.program import Program
+    from branchpoint.lang.remote import Answered, RemotePiece, RemoteRun
     from branchpoint.lang.run import Run
+    from branchpoint.lang.stream import Replay
 
 __all__ = ["RuntimeEndpoint"]
 
@@ -115,8 +118,38 @@ class RuntimeEndpoint(Dispatched):
         from branchpoint.lang.remote import Answered, remote
 
         asked = remote(program, args, given)
-        answer = self.dispatcher.run(self._connection.ask("POST", "/v1/programs", Answered, asked.body))
+        answer = self.dispatcher.run(self._connection.ask("POST", "/v1/programs", Answered, asked.body()))
         return asked.run(answer)
+
+    async def arun_remote(self, program: "Program[Any] | Compiled", *args: object, **given: Any) -> "Run[Any]":
+        """As `run_remote`, in an event loop. Cancelling the task that waits ends the program on the server."""
+        return await self.stream_remote(program, *args, **given).arun()
+
+    def stream_remote(self, program: "Program[Any] | Compiled", *args: object, **given: Any) -> "RemoteRun":
+        """As `run_remote`, giving the texts of the program's calls as they come; its `run` is the run. One request, too."""
+        from branchpoint.lang.remote import RemoteRun, remote
+
+        asked = remote(program, args, given)
+        body = asked.body(stream=True)
+        return RemoteRun(self.dispatcher, asked, lambda pieces: self._followed(body, pieces))
+
+    async def _followed(self, body: dict[str, object], pieces: "Replay[RemotePiece]") -> "Answered":
+        from branchpoint.lang.remote import Answered, stream_piece
+
+        answered: Answered | None = None
+        async with (
+            self._connection.open("POST", "/v1/programs", body) as response,
+            aclosing(server_events(response.aiter_bytes())) as events,
+        ):
+            async for event in events:
+                match stream_piece(event.name, event.data):
+                    case Answered() as answered:
+                        pass
+                    case piece if piece is not None:
+                        pieces.put(piece)
+        if answered is None:
+            raise BackendError(f"{self.url}/v1/programs ended before its last event; the server may have gone.")
+        return answered
 
     async def flush_cache(self) -> None:
         """Forget all prefixes that no request uses. Raises BackendError while requests run."""

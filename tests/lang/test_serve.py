@@ -1,6 +1,8 @@
 """Programs that run on the server: one request for all their calls, events by variable, limits, and the run that comes back."""
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,6 +181,84 @@ def test_it_is_behind_the_key_and_a_failure_has_its_status(site: Site) -> None:
     with bp.RuntimeEndpoint(site.url, "secret") as endpoint, pytest.raises(bp.BackendError, match="budget of 400") as caught:
         endpoint.run_remote(endless)
     assert caught.value.status == 400
+
+
+async def test_a_program_on_the_server_is_waited_for_in_a_loop_too(site: Site, engine: bp.Engine) -> None:
+    with bp.RuntimeEndpoint(site.url, "secret") as endpoint:
+        there = await endpoint.arun_remote(four, topic="pears", seed=5, temperature=0.7)
+    assert there.value == (await four.arun(topic="pears", seed=5, temperature=0.7, backend=engine)).value
+
+
+async def test_the_texts_of_a_program_on_the_server_come_as_they_are_made(site: Site) -> None:
+    link = Counting()
+    with (
+        bp.RuntimeEndpoint(site.url, "secret", transport=link) as endpoint,
+        endpoint.stream_remote(four, "figs", seed=2) as remote,
+    ):
+        told = [piece async for piece in remote]
+        run = remote.run
+        assert list(remote) == told
+    assert link.paths == ["/v1/programs"]
+    texts = {name: "".join(piece.text for piece in told if piece.variable == name) for name in ("first", "n")}
+    assert texts == {"first": run["first"], "n": str(run["n"][0])}
+    assert {piece.branch for piece in told if piece.variable == "place"} == {(1,)}
+    assert run.state.text() == run.text()
+
+
+def ended(engine: bp.Engine) -> tuple[int, int]:
+    """Calls that came to their end, and calls that didn't, once nothing runs."""
+    deadline = time.monotonic() + 20
+    while (stats := engine.stats()).running:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return stats.completed_calls, stats.failed_calls
+
+
+async def test_leaving_a_program_on_the_server_ends_it(site: Site, engine: bp.Engine) -> None:
+    completed, failed = ended(engine)
+    with bp.RuntimeEndpoint(site.url, "secret") as endpoint:
+        with endpoint.stream_remote(endless) as remote:
+            first = await anext(aiter(remote))
+        assert first.variable == "x"
+        with pytest.raises(bp.BackendError, match="cancelled"):
+            _ = remote.run
+        with pytest.raises(bp.BackendError, match="cancelled"):
+            list(remote)
+        waiting = asyncio.create_task(endpoint.arun_remote(endless))
+        while not engine.stats().running:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert await asyncio.to_thread(ended, engine) == (completed, failed + 2)
+
+
+async def test_a_client_that_goes_ends_its_program(site: Site, engine: bp.Engine) -> None:
+    completed, failed = ended(engine)
+    graph = json.loads(endless.compile().to_json())
+    async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as client:
+        asked = asyncio.create_task(client.post(f"{site.url}/v1/programs", json={"program": graph}))
+        while not engine.stats().running:
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    assert await asyncio.to_thread(ended, engine) == (completed, failed + 1)
+
+
+async def test_no_more_programs_run_at_once_than_may(site: Site, engine: bp.Engine) -> None:
+    with bp.RuntimeEndpoint(site.url, "secret", retries=0) as endpoint:
+        with endpoint.stream_remote(endless) as one, endpoint.stream_remote(endless) as two:
+            await anext(aiter(one))
+            await anext(aiter(two))
+            refused = post(site, four, arguments={"topic": "figs"})
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "2 programs run, as many as max_programs allows" in refused.json()["error"]["message"]
+        await asyncio.to_thread(ended, engine)
+        while post(site, four, arguments={"topic": "figs"}).status_code == 503:
+            await asyncio.sleep(0.02)
+        with pytest.raises(bp.BackendError, match="budget of 400"):
+            _ = endpoint.stream_remote(endless).run
 
 
 def test_after_all_that_nothing_runs(site: Site, engine: bp.Engine) -> None:
