@@ -63,8 +63,8 @@ class Admission:
             generations.append(Generation(call, sequence, self._table, room))
         return generations
 
-    def scorings(self, call: ScoreCall, trie: ScoreTrie, arrival: int) -> list[Scoring]:
-        """A sequence for each way through the `trie` of the call's continuations.
+    def scorings(self, call: ScoreCall, arrival: int) -> list[Scoring]:
+        """A sequence for each way through the trie of the call's continuations.
 
         Raises InvalidRequest, or CapacityError where a continuation can never fit.
         """
@@ -74,7 +74,7 @@ class Admission:
         for index, continuation in enumerate(call.continuations):
             self._check_ids(continuation, "continuations")
             self._check_length(len(call.prompt) + len(continuation), 0, f"The prompt with continuation {index}")
-        scorings = []
+        trie, scorings = ScoreTrie(call.continuations), []
         for index, path in enumerate(trie.paths()):
             computed = (*call.prompt, *path.tokens)
             last = next(iter(path.own[-1].logprobs), None)
@@ -84,7 +84,7 @@ class Admission:
             sequence.next_row = len(computed) - len(path.own)
             sequence.max_output = len(tokens) - len(computed)
             sequence.arrival = arrival
-            scorings.append(Scoring(sequence, path.own))
+            scorings.append(Scoring(sequence, trie, path.own))
         return scorings
 
     def _sequence(self, call: Call | ScoreCall, index: int, tokens: Seq[int], sampling: SamplingParams) -> Sequence:

@@ -3,6 +3,7 @@
 Does what `sampler.Sampler` does, with Triton's kernels, which draw the same tokens; the runner takes this one on CUDA.
 """
 
+import itertools
 import math
 from collections.abc import Sequence as Many
 from dataclasses import replace
@@ -17,7 +18,7 @@ from branchpoint.kernels.adjust import adjust_logits
 from branchpoint.kernels.draw import draw_rows
 from branchpoint.kernels.drawing import DrawOptions
 from branchpoint.kernels.logprobs import top_logits
-from branchpoint.runtime.logprobs import RowReport, WantedRow
+from branchpoint.runtime.logprobs import RowReport, WantedRow, asked_places
 from branchpoint.runtime.penalties import changes_logits, gather_changes, suppressed_tokens
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampler import COLDEST, Sampler, checked, num_output, row_result, signed, with_suppressed
@@ -41,6 +42,10 @@ class DeviceSampler(Sampler):
         if asking:
             known = send([np.array([row.known or 0 for row in rows], np.int64)], logits.device)[0]
             wanted.append(logits.gather(1, torch.stack((tokens.clamp(0, logits.shape[1] - 1), known), 1)))
+        places, others = asked_places(rows)
+        if places:
+            at = send([np.array(places, np.int64), np.array(others, np.int64)], logits.device)
+            wanted.append(logits[at[0], at[1]])
         results = _results(rows, mask_rows, packed, fetch(wanted))
         return (
             results
@@ -123,9 +128,10 @@ def _draws(row: WantedRow) -> bool:
 def _results(
     rows: Many[WantedRow], mask_rows: list[int], packed: list[TokenMask], fetched: list[npt.NDArray[Any]]
 ) -> list[RowResult]:
-    """What each row gave, out of tokens, best logits, log-sum-exps, top logits, their tokens, and chosen and known logits."""
+    """What each row gave, out of tokens, best logits, log-sum-exps, top logits, their tokens, chosen, known and asked logits."""
     tokens, bests, totals, values, ids = (array.tolist() for array in fetched[:5])
     picked = fetched[5].tolist() if len(fetched) > 5 else []
+    others = iter(fetched[6].tolist() if len(fetched) > 6 else ())
     results = []
     for index, row in enumerate(rows):
         token: int | str | None = None
@@ -139,6 +145,7 @@ def _results(
         chosen, known = picked[index]
         total, count = totals[index], row.top_count
         top = tuple((other, value - total) for other, value in zip(ids[index][:count], values[index][:count], strict=True))
-        report = RowReport(total, None if row.known is None else known - total, top)
+        asked = tuple(other - total for other in itertools.islice(others, len(row.asked)))
+        report = RowReport(total, None if row.known is None else known - total, top, asked)
         results.append(row_result(token, row, report, chosen))
     return results

@@ -24,7 +24,6 @@ from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished, Sco
 from branchpoint.runtime.plan import Runner, StepPlan, StepResult
 from branchpoint.runtime.policy import make_order
 from branchpoint.runtime.scheduler import Scheduler
-from branchpoint.runtime.scoring import ScoreTrie
 from branchpoint.runtime.sequence import Sequence, Status
 from branchpoint.runtime.stats import CacheDump, EngineStats, add_usage
 
@@ -94,8 +93,7 @@ class Engine:
                 f"{self._queued} calls are queued, as many as max_queued={self._config.max_queued} allows; try again later."
             )
         if isinstance(call, ScoreCall):
-            trie = ScoreTrie(call.continuations)
-            group = Group(call, self._admission.scorings(call, trie, self._arrivals), self._clock(), trie)
+            group = Group(call, self._admission.scorings(call, self._arrivals), self._clock())
         else:
             seed = call.sampling.seed if call.sampling.seed is not None else self._seeds.getrandbits(64)
             group = Group(call, self._admission.generations(call, seed, self._arrivals), self._clock())

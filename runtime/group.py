@@ -10,20 +10,17 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.generation import Generation
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored, Usage
-from branchpoint.runtime.scoring import ScoreTrie, Scoring
+from branchpoint.runtime.scoring import Scoring
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Group"]
 
 
 class Group:
-    """The samples of a Call, or the ways through a ScoreCall's `trie`. `submitted`, `started`: seconds of the engine's clock."""
+    """The samples of a Call, or the ways through the trie of a ScoreCall. `submitted`, `started`: seconds of the clock."""
 
-    def __init__(
-        self, call: Call | ScoreCall, members: Seq[Generation | Scoring], submitted: float, trie: ScoreTrie | None = None
-    ) -> None:
+    def __init__(self, call: Call | ScoreCall, members: Seq[Generation | Scoring], submitted: float) -> None:
         self.call = call
-        self.trie = trie
         self.members = {member.sequence: member for member in members}
         self.live = len(members)
         self.narrowed: tuple[str, ...] = ()
@@ -84,11 +81,9 @@ class Group:
 
     def result(self) -> Completed | Scored:
         """The terminal event of a call whose sequences have all ended well."""
-        members = list(self.members.values())
-        if self.trie is not None:
-            return Scored(self.call.id, self.trie.logprobs(), self.usage())
-        first = members[0]
-        assert isinstance(first, Generation), "a Call has a member that doesn't generate"
+        first = next(iter(self.members.values()))
+        if isinstance(first, Scoring):
+            return Scored(self.call.id, first.trie.logprobs(), self.usage())
         return Completed(self.call.id, self.usage(), tuple(first.prompt_logprobs))
 
     def failure(self, error: BaseException) -> Failed:

@@ -4,6 +4,7 @@ Taken from the logits as the model gave them, before the sampler changes anythin
 """
 
 import itertools
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["RowReport", "WantedRow", "report_rows", "wanted_rows"]
+__all__ = ["RowReport", "WantedRow", "asked_places", "report_rows", "wanted_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class WantedRow:
     def reported(self) -> bool:
         """Whether any log-probability is asked of this row."""
         sampling = self.sequence.sampling
-        return not self.sample or sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        return not self.sample or bool(self.asked) or sampling.logprobs is not None or sampling.prompt_logprobs is not None
 
     @property
     def top_count(self) -> int:
@@ -90,7 +91,9 @@ def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:
     ids = torch.tensor([0 if token is None else token for token in next_tokens], device=logits.device)
     known = (chosen.gather(1, ids.unsqueeze(1)).squeeze(1) - totals).tolist()
     tops = _best(chosen, totals, max(rows[index].top_count for index in asking))
-    others = iter(_asked(chosen, totals, [rows[index].asked for index in asking]))
+    places, tokens = asked_places([rows[index] for index in asking])
+    at = torch.tensor([places, tokens], dtype=torch.int64, device=logits.device)
+    others = iter((chosen[at[0], at[1]] - totals[at[0]]).tolist() if places else ())
     reports = {}
     for place, (index, total) in enumerate(zip(asking, totals.tolist(), strict=True)):
         top = tops[place][: rows[index].top_count] if tops else []
@@ -99,14 +102,10 @@ def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:
     return reports
 
 
-def _asked(logits: Tensor, totals: Tensor, tokens: list[tuple[int, ...]]) -> list[float]:
-    """The log-probabilities of the tokens of each row, one row after another."""
-    places = [place for place, asked in enumerate(tokens) for _ in asked]
-    if not places:
-        return []
-    at = torch.tensor([places, list(itertools.chain(*tokens))], device=logits.device)
-    found: list[float] = (logits[at[0], at[1]] - totals[at[0]]).tolist()
-    return found
+def asked_places(rows: Seq[WantedRow]) -> tuple[list[int], list[int]]:
+    """The tokens that are asked of these rows, row after row: the index of each one's row, and the token."""
+    pairs = [(index, token) for index, row in enumerate(rows) for token in row.asked]
+    return [index for index, _ in pairs], [token for _, token in pairs]
 
 
 def _best(logits: Tensor, totals: Tensor, count: int) -> list[list[tuple[int, float]]]:

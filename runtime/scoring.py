@@ -78,13 +78,14 @@ class ScoreTrie:
 
 
 class Scoring:
-    """One way through a trie. `sequence` is prompt and path, and any one token behind, so that all of the path is computed.
+    """One way through `trie`. `sequence` is prompt and path, and any one token behind, so that all of the path is computed.
 
     Its first wanted row is that of its first own node.
     """
 
-    def __init__(self, sequence: Sequence, own: Seq[ScoreNode]) -> None:
+    def __init__(self, sequence: Sequence, trie: ScoreTrie, own: Seq[ScoreNode]) -> None:
         self.sequence = sequence
+        self.trie = trie
         self._left = iter(own)
         sequence.asked = {sequence.next_row + place: tuple(node.logprobs) for place, node in enumerate(own) if node.logprobs}
 

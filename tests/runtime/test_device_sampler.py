@@ -46,6 +46,8 @@ def _rows(rng: random.Random, count: int) -> list[WantedRow]:
         sequence = Sequence(str(number), 0, tokens, rng.randint(1, len(tokens)), _params(rng), rng.getrandbits(64))
         last = rng.random() < 0.7
         position = len(tokens) - 1 if last else rng.randrange(len(tokens) - 1)
+        if rng.random() < 0.3:
+            sequence.asked[position] = tuple(rng.sample(range(VOCABULARY), k=rng.choice([1, 4, 60])))
         draft = (3, 5) if rng.random() < 0.2 else ()
         rows.append(WantedRow(sequence, position + len(draft[:1]) * last, sample=last or rng.random() < 0.3, draft=draft))
     return rows
@@ -71,6 +73,7 @@ def _same(logits: torch.Tensor, rows: list[WantedRow], mask: np.ndarray | None) 
         for one, other in ((actual.logprob, expected.logprob), (actual.known, expected.known)):
             assert (one is None) == (other is None)
             assert one is None or one == pytest.approx(other, abs=1e-5)
+        assert actual.asked == pytest.approx(expected.asked, abs=1e-5)
         assert [token for token, _ in actual.top] == [token for token, _ in expected.top]
         assert [value for _, value in actual.top] == pytest.approx([value for _, value in expected.top], abs=1e-5)
     return results

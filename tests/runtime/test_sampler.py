@@ -210,6 +210,16 @@ def test_scoring_rows_give_the_known_token_and_draw_nothing() -> None:
     assert [len(result.top) for result in results] == [1, 0, 0]  # top is asked for the prompt only
 
 
+def test_a_row_tells_of_all_tokens_that_it_is_asked_for() -> None:
+    asked = {0: (7, 3), 2: (1,)}
+    sequence = Sequence("call", 0, [5, 6, 7, 8], 3, GREEDY, 0, asked=asked)
+    logits = _logits(3)
+    raw = logits.double().log_softmax(-1)
+    results = _sample(logits, [WantedRow(sequence, position, sample=False) for position in range(3)])
+    for position, result in enumerate(results):
+        assert result.asked == pytest.approx([float(raw[position, token]) for token in asked.get(position, ())], abs=1e-5)
+
+
 def test_nothing_is_reported_that_nobody_asked() -> None:
     result = _sample(_logits(), [_row(SamplingParams())])[0]
     assert (result.logprob, result.known, result.top, result.error) == (None, None, (), None)
