@@ -224,6 +224,7 @@ async def test_leaving_a_program_on_the_server_ends_it(site: Site, engine: bp.En
             _ = remote.run
         with pytest.raises(bp.BackendError, match="cancelled"):
             list(remote)
+        assert await asyncio.to_thread(ended, engine) == (completed, failed + 1)
         waiting = asyncio.create_task(endpoint.arun_remote(endless))
         while not engine.stats().running:
             await asyncio.sleep(0.01)
