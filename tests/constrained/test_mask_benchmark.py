@@ -27,7 +27,7 @@ class Bytes:
         return list(text.encode())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def adapter() -> Iterator[Adapter]:
     with closing(make(Bytes())) as ready:
         yield ready
