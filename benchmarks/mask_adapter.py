@@ -40,8 +40,8 @@ class Adapter:
         self.vocabulary = _vocabulary(context)
         self._declared = os.environ.get("BRANCHPOINT_MASK_ORDER") == "declared"  # the harness passes no options on
         self._whole = os.environ.get("BRANCHPOINT_MASK_FILL") == "whole"
-        self._compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
-        self._compiler.warm()  # as servers do
+        self.compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
+        self.compiler.warm()  # as servers do
 
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
         """A cursor at the start; raises the GrammarError of what is refused."""
@@ -50,11 +50,11 @@ class Adapter:
             constraint = JsonSchema(json.dumps(grammar), whitespace="flexible", order="declared" if self._declared else "any")
         else:
             constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
-        return AdapterMatcher(self.vocabulary, self._compiler.compile(constraint).result(), whole=self._whole)
+        return AdapterMatcher(self.vocabulary, self.compiler.compile(constraint).result(), whole=self._whole)
 
     def close(self) -> None:
         """End the compiler's threads and its process; the harness never calls it, its worker just ends."""
-        self._compiler.close()
+        self.compiler.close()
 
 
 class LooseRow:

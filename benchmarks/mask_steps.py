@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["measure_steps"]
+__all__ = ["load_harness", "measure_steps"]
 
 SCHEMAS = 12
 BATCHES = (1, 16, 64)
@@ -54,7 +54,7 @@ class Row:
 
 def measure_steps(harness: Path, engine: str | None) -> dict[str, tuple[str, float, bool]]:
     """Milliseconds until all rows of a step are filled and advanced, by batch size, median and 99th percentile."""
-    module = _load(harness / "harness.py", "mask_harness")
+    module = load_harness(harness / "harness.py", "mask_harness")
     context = module.Ctx()
     adapter = None if engine else str(Path(__file__).with_name("mask_adapter.py"))
     made = module.make_engine(engine or "branchpoint", adapter, context)
@@ -94,7 +94,8 @@ def _work(harness: Path, module: Any, context: Any, engine: Any) -> Any:
             yield start, tokens[0]
 
 
-def _load(path: Path, name: str) -> Any:
+def load_harness(path: Path, name: str) -> Any:
+    """A file of the harness as a module of this process."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, f"{path} can't be loaded"
     module = importlib.util.module_from_spec(spec)

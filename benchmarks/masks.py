@@ -5,6 +5,7 @@ The harness runs each engine in a process of its own, through `benchmarks/mask_a
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -17,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.mask_steps import measure_steps
+from benchmarks.mask_adapter import make
+from benchmarks.mask_hostile import measure_hostile
+from benchmarks.mask_steps import load_harness, measure_steps
 from benchmarks.report import Figure, Report
 
 __all__ = ["main"]
@@ -25,7 +28,7 @@ __all__ = ["main"]
 ROOT = Path(__file__).parents[1]
 ADAPTER = ROOT / "benchmarks" / "mask_adapter.py"
 PEERS = {"llguidance": "llguidance", "xgrammar": "xgrammar", "outlines_core": "outlines_core"}  # the harness's name: package
-PARTS = ("dev", "suite", "reported", "steps")
+PARTS = ("dev", "suite", "reported", "steps", "hostile")
 Measured = dict[str, tuple[str, float, bool]]
 """By case: unit, value, and whether lower is better."""
 
@@ -91,6 +94,11 @@ def measure(harness: Path, part: str, engine: str | None, options: argparse.Name
     """One part through one engine."""
     if part == "steps":
         return measure_steps(harness, engine)
+    if part == "hostile":
+        if engine:
+            return {}  # a peer has no limits that could be measured beside ours
+        with contextlib.closing(make(load_harness(harness / "harness.py", "mask_harness").Ctx())) as adapter:
+            return measure_hostile(adapter.compiler)
     judge = {"dev": dev_figures, "suite": suite_figures, "reported": reported_figures}[part]
     return judge(run(harness, part, engine, options))
 

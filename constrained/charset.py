@@ -111,8 +111,10 @@ def _case_groups(*, ascii_only: bool) -> dict[int, tuple[int, ...]]:
     """By code point: all that differ from it in case only, itself among them. Those without case are left out."""
     groups: dict[int, set[int]] = {}
     for code in range(0x80 if ascii_only else _LAST_CASED + 1):
-        groups.setdefault(_sre.unicode_tolower(code), set()).add(code)
+        lower = _sre.unicode_tolower(code)
+        if lower != code:
+            groups.setdefault(lower, {lower}).add(code)
     for lower, others in () if ascii_only else _casefix._EXTRA_CASES.items():
-        joined = set().union(groups[lower], *(groups[other] for other in others))
+        joined = set().union(*(groups.get(each, {each}) for each in (lower, *others)))
         groups |= dict.fromkeys((lower, *others), joined)
-    return {code: tuple(group) for group in groups.values() if len(group) > 1 for code in group}
+    return {code: tuple(group) for group in groups.values() for code in group}

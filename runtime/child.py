@@ -3,6 +3,7 @@
 Started by `EngineProcess`; its standard error is the parent's.
 """
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -55,6 +56,7 @@ def _serve(config: EngineConfig, build: Build, inbox: ProcessInbox, sender: Send
         return 1
     if loaded.compiler is not None:
         loaded.compiler.warm()
+    gc.freeze()  # what was loaded stays: looking through all of it again and again would hold up steps by tenths of a second
     sender.send([Ready(loaded.info)])
 
     def deliver(reports: list[Report]) -> None:

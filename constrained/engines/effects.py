@@ -3,6 +3,7 @@
 Used by `plain.py`; made once for a vocabulary. A token means one thing outside of strings and another within.
 """
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ LEVELS = 3
 
 _CLOSE, _SPACE = b"}]", b" \t\n\r"
 _INNER = b"{[,:"  # after these comes a member, or its value
+_TELLING = re.compile(rb"[][{}:,\"\\]")  # tokens without any of these do nothing
 _QUOTE, _BACKSLASH, _COMMA = b'"'[0], b"\\"[0], b","[0]
 
 Levels = tuple[tuple[bool, bool], ...]
@@ -48,7 +50,8 @@ class Effects:
         self._odd = {(quoted, very): self._odd_words(quoted, very) for quoted in (False, True) for very in (False, True)}
 
     def _all(self, vocabulary: Vocabulary, *, quoted: bool) -> dict[int, _Effect]:
-        found = {token: _effect(text, quoted=quoted) for token, text in enumerate(vocabulary.tokens) if text}
+        telling = ((token, text) for token, text in enumerate(vocabulary.tokens) if _TELLING.search(text))
+        found = {token: _effect(text, quoted=quoted) for token, text in telling}
         return {token: each for token, each in found.items() if each.closes or each.commas or each.odd}
 
     def _odd_words(self, quoted: bool, very: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
