@@ -1,4 +1,4 @@
-"""The examples of docs/language.md: all are Python, and those marked `run` do what they say."""
+"""The examples of the docs about the language: all are Python, and those marked `run` do what they say."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 import branchpoint as bp
 
 DOCS = Path(__file__).parents[2] / "docs" / "language.md"
-BLOCKS = re.findall(r"^```python( run)?\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+COMING = DOCS.parent / "coming-from.md"
+FENCED = re.compile(r"^```python( run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [block for page in (DOCS, COMING) for block in FENCED.findall(page.read_text())]
 RUNNABLE = [code for mark, code in BLOCKS if mark]
 
 
@@ -25,7 +27,17 @@ def test_every_example_is_python(code: str) -> None:
 def test_runnable_examples_run(code: str) -> None:
     names: dict[str, object] = {"__name__": "language_example"}
     exec(compile(code, str(DOCS), "exec"), names)
-    assert names["bp"] is bp
+    assert bp in (names.get("bp"), names.get("sgl"))
+
+
+def test_what_is_promised_to_those_who_come_from_elsewhere_is_there() -> None:
+    """Every `bp.name` of the tables exists, and each framework has an example that runs."""
+    page = COMING.read_text()
+    assert [
+        name for name in set(re.findall(r"\b(?:bp|sgl)\.(\w+)", page)) - {"token_length_normalized"} if not hasattr(bp, name)
+    ] == []
+    sections = page.split("\n## ")[1:]
+    assert len(sections) == 6 and all("```python run" in section for section in sections)
 
 
 def test_every_public_name_that_programs_use_is_told_of() -> None:
