@@ -26,6 +26,15 @@ class _Walk:
     residue: Residue | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The first row to be masked for a slot; those of its guesses follow."""
+
+    row: int
+    slot: Slot
+    matcher: Matcher
+
+
 class StepMasks:
     """The masks of one plan; all but `wait` is whole after it.
 
@@ -34,7 +43,7 @@ class StepMasks:
     must be made anew.
     """
 
-    def __init__(self, rows: TokenMask | None, fills: list[tuple[int, Sequence, "Future[_Walk]"]]) -> None:
+    def __init__(self, rows: TokenMask | None, fills: "list[tuple[list[_Wanted], Future[list[_Walk | BaseException]]]]") -> None:
         self.errors: dict[Sequence, BaseException] = {}
         self.seconds: dict[Sequence, float] = {}
         self.usable: dict[Sequence, int] = {}
@@ -44,19 +53,19 @@ class StepMasks:
 
     def wait(self) -> TokenMask | None:
         """All rows, filled: a plan's MaskSource. A row whose grammar failed allows everything."""
-        for row, sequence, fill in self._fills:
-            error = fill.exception()
-            if error is not None:
-                assert self._rows is not None, "a row was filled that isn't there"
-                self._rows[row] = -1
-                self.errors[sequence] = error
-                continue
-            walk = fill.result()
-            self.seconds[sequence] = walk.seconds
-            self.usable[sequence] = walk.rows
-            sequence.residue = walk.residue
-            if not walk.whole:
-                self.broken.add(sequence)
+        for part, fill in self._fills:
+            for wanted, came in zip(part, fill.result(), strict=True):
+                sequence = wanted.slot.sequence
+                if isinstance(came, BaseException):
+                    assert self._rows is not None, "a row was filled that isn't there"
+                    self._rows[wanted.row] = -1
+                    self.errors[sequence] = came
+                    continue
+                self.seconds[sequence] = came.seconds
+                self.usable[sequence] = came.rows
+                sequence.residue = came.residue
+                if not came.whole:
+                    self.broken.add(sequence)
         self._fills = []
         return self._rows
 
@@ -66,26 +75,24 @@ class MaskFiller:
 
     def __init__(self, size: int, *, workers: int = 2) -> None:
         self._size = size
+        self._workers = workers
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="branchpoint-mask")
 
     def start(self, plan: StepPlan) -> StepMasks:
         """Begin to fill what `plan` needs: of a slot's rows the last one is sampled, and before it one for each guess."""
-        wanted: list[tuple[int, Slot, Matcher]] = []
+        wanted: list[_Wanted] = []
         row = 0
         for slot in plan.slots:
             row += len(slot.rows)
             if slot.sample and slot.sequence.matcher is not None:
-                wanted.append((row - 1 - len(slot.draft), slot, slot.sequence.matcher))
+                slot.sequence.residue = None
+                wanted.append(_Wanted(row - 1 - len(slot.draft), slot, slot.sequence.matcher))
         if not wanted:
             return StepMasks(None, [])
         rows = allocate(row, self._size)
         rows[:] = -1
-        fills = []
-        for first, slot, matcher in wanted:
-            slot.sequence.residue = None
-            part = rows[first : first + len(slot.draft) + 1]
-            fills.append((first, slot.sequence, self._pool.submit(_fill, part, matcher, slot)))
-        return StepMasks(rows, fills)
+        parts = [wanted[first :: self._workers] for first in range(min(self._workers, len(wanted)))]
+        return StepMasks(rows, [(part, self._pool.submit(_fill_all, rows, part)) for part in parts])
 
     def close(self) -> None:
         """Wait for running fills and end the threads."""
@@ -96,6 +103,17 @@ def _may_ask(slot: Slot) -> bool:
     """Whether a token can be drawn first and asked about then: where which others are allowed doesn't change its chance."""
     sampling = slot.sequence.sampling
     return not slot.draft and not sampling.truncates and slot.sequence.num_output >= sampling.min_tokens
+
+
+def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseException]:
+    """Mask the rows of one thread; a task for each would cost the engine's thread more than the masks cost this one."""
+    came: list[_Walk | BaseException] = []
+    for wanted in part:
+        try:
+            came.append(_fill(rows[wanted.row : wanted.row + len(wanted.slot.draft) + 1], wanted.matcher, wanted.slot))
+        except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
+            came.append(error)
+    return came
 
 
 def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
