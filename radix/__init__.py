@@ -10,6 +10,7 @@ pages stay known in host memory: `Handle.host` tells which, `restore` plans to b
 from branchpoint.radix.check import check_balance
 from branchpoint.radix.diagnosis import LostReuse, find_lost_reuse
 from branchpoint.radix.handle import Handle, HostStretch
+from branchpoint.radix.hints import Standing
 from branchpoint.radix.host import CopyCost, HostTier, Swap
 from branchpoint.radix.key import PrefixKey
 from branchpoint.radix.picture import DumpOptions, NodeDump, TreeDump
@@ -28,6 +29,7 @@ __all__ = [
     "OutOfPages",
     "PrefixKey",
     "RadixTree",
+    "Standing",
     "Swap",
     "TreeDump",
     "check_balance",

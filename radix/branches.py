@@ -6,6 +6,8 @@ Between `tree.py`, which says what is wanted, and the pools, which count pages a
 
 from collections.abc import Iterator, Sequence
 
+from branchpoint.radix.handle import HostStretch
+from branchpoint.radix.hints import Standing
 from branchpoint.radix.host import HostTier
 from branchpoint.radix.key import PrefixKey, common_prefix
 from branchpoint.radix.node import Node
@@ -24,8 +26,8 @@ class Branches:
         self.size = pool.page_size
         self.roots: dict[str, Node] = {}
         self.names: dict[Node, str] = {}
-        self.queue = EvictionQueue(lambda node: bool(node.pages) and not node.children)
-        self.host_queue = EvictionQueue(lambda node: bool(node.slots) and node.is_leaf)
+        self.queue = EvictionQueue(lambda node: 0 if node.children else len(node.pages))
+        self.host_queue = EvictionQueue(lambda node: len(node.slots) if node.is_leaf else 0)
         self.num_tokens = 0
 
     def root(self, namespace: str) -> Node:
@@ -66,6 +68,22 @@ class Branches:
             last = node
         return last, min(length, last.device_end(self.size)) if last else 0
 
+    def stretch(self, path: list[Node], whole: int, length: int) -> HostStretch:
+        """What host memory holds of a match of `length` tokens on `path`, behind `whole` pages on the device."""
+        assert self.host is not None, "slots without a host tier"
+        slots: list[int] = []
+        for node in path:
+            slots += node.slots[: length // self.size - whole - len(slots)]
+        tail = (path[-1].slot_at(length // self.size, self.size), length % self.size) if length % self.size else None
+        return HostStretch(self.host.pool, tuple(slots), tail, length)
+
+    def num_awaited(self, standing: Standing, now: float) -> int:
+        """Pages awaited with more than this standing that would be lost if they left the device."""
+        awaited = self.queue.awaited(now, standing)
+        if awaited and self.host is not None:
+            awaited -= self.host.pool.num_pages - self.host_queue.awaited(now)
+        return max(0, awaited)
+
     def nodes(self, namespace: str | None = None) -> Iterator[tuple[str, Node]]:
         """All nodes but the roots with their namespaces, parents before children."""
         for name, root in self.roots.items():
@@ -86,6 +104,8 @@ class Branches:
         """Cut the edge of `node` in two; returns the upper part, which has no hints."""
         upper = node.split(offset, self.size)
         self.queue.push(upper, now)
+        if node.hint is not None:
+            self.queue.again(node, now)  # it has fewer pages now
         return upper
 
     def join(self, path: list[Node], now: float) -> list[Node]:

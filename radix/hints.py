@@ -4,26 +4,30 @@ A hint lies on the node that ends the stretch. Leaves are evicted first, so the 
 weighed by `policy.py`; always soft: hints change the order of eviction, never what can be evicted.
 """
 
-__all__ = ["GRACE_SECONDS", "MAX_SECONDS", "Hint"]
+__all__ = ["GRACE_SECONDS", "MAX_SECONDS", "Hint", "Standing"]
 
 MAX_SECONDS = 3600.0  # no hint lasts longer
-GRACE_SECONDS = 5.0  # how much later than announced a return may come, on top of twice the announced time
+GRACE_SECONDS = 30.0  # how much later than announced a return may come, on top of twice the announced time
+
+Standing = tuple[int, int]
+"""Who waits: of two stretches that are awaited, the one of higher standing is kept longer."""
 
 
 class Hint:
     """The hints on one node. Times are those of the tree's clock, in seconds.
 
-    `lifts` are (priority, until) pairs. `uses` returns are awaited at about `expected`, and until `expires`. `last` says that
-    nobody will come back. `pinned` counts the pages of the prefix that a pin on this node covers until `pinned_until`.
+    `lifts` are (priority, until) pairs. `uses` returns are awaited at about `expected`, and until `expires`, by somebody of this
+    `standing`. `last` says that nobody will come back. A pin covers this node until `pinned_until`.
     """
 
-    __slots__ = ("expected", "expires", "last", "lifts", "pinned", "pinned_until", "uses")
+    __slots__ = ("expected", "expires", "last", "lifts", "pinned_until", "standing", "uses")
 
     def __init__(self) -> None:
         self.lifts: list[tuple[int, float]] = []
         self.expected = 0.0
         self.expires = 0.0
         self.uses = 0
+        self.standing: Standing = (0, 0)
         self.last = False
         self.pinned_until = 0.0
 
@@ -34,11 +38,12 @@ class Hint:
             self.lifts.append((priority, until))
         self.last = False
 
-    def expect(self, now: float, seconds: float, uses: int) -> None:
+    def expect(self, now: float, seconds: float, uses: int, standing: Standing) -> None:
         """`uses` returns in about `seconds`; twice that late, and the grace, and they are given up."""
         self.expected = now + seconds
         self.expires = now + 3 * seconds + GRACE_SECONDS
         self.uses = uses
+        self.standing = standing
         self.last = False
 
     def priority(self, base: int, now: float) -> int:

@@ -1,7 +1,7 @@
 """In which order leaves are evicted: what was said to be finished, then by priority, then least recently used.
 
-What is said to come back goes after the rest of its priority, the latest return first. Among equals a leaf that was begun to be
-cut is finished first, so that whole conversations go and not the tail of each.
+What is said to come back goes after the rest of its priority: that of the lowest standing first, of equals the latest return. A
+leaf that was begun to be cut is finished before, so that whole conversations go and not the tail of each.
 """
 
 import heapq
@@ -9,44 +9,48 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
+from branchpoint.radix.awaited import AwaitedPages
+from branchpoint.radix.hints import Standing
 from branchpoint.radix.node import Node
 
 __all__ = ["EvictionQueue", "Rank", "rank"]
 
-Rank = tuple[float, int, bool, float]
-"""Sorts what should go first before the rest: priority, class, whole or begun to be cut, and when within the class."""
+Rank = tuple[float, int, bool, Standing, float]
+"""Sorts what should go first before the rest: priority, class, whole or begun to be cut, who waits, and when within the class."""
 
 FINISHED, PLAIN, AWAITED = range(3)
 STALE = 64
+NOBODY: Standing = (0, 0)
 
 
 def rank(node: Node, now: float) -> Rank:
     """Where `node` stands in the order of eviction."""
     hint = node.hint
     if hint is None:
-        return (node.priority, PLAIN, not node.cut, node.last_used)
+        return (node.priority, PLAIN, not node.cut, NOBODY, node.last_used)
     if hint.last:
-        return (float("-inf"), FINISHED, True, node.last_used)
+        return (float("-inf"), FINISHED, True, NOBODY, node.last_used)
     priority = hint.priority(node.priority, now)
     if hint.is_awaited(now):
-        return (priority, AWAITED, not node.cut, -hint.expected)
-    return (priority, PLAIN, not node.cut, node.last_used)
+        return (priority, AWAITED, not node.cut, hint.standing, -hint.expected)
+    return (priority, PLAIN, not node.cut, NOBODY, node.last_used)
 
 
 class EvictionQueue:
-    """Nodes that `is_due` for eviction, ready to be taken in the order in which they should go.
+    """Nodes of which eviction can take `num_due` pages, ready to be taken in the order in which they should go.
 
     Most are in a list by last use, where entering, using and taking cost the same however many there are. What ranks otherwise,
-    or is entered late, is in a heap. A node that isn't due any longer is left out when it comes up; who makes it due again pushes
-    it again.
+    or is entered late, is in a heap. A node of which nothing can be taken any longer is left out when it comes up; who makes it
+    due again pushes it again.
     """
 
-    def __init__(self, is_due: Callable[[Node], bool]) -> None:
-        self._is_due = is_due
+    def __init__(self, num_due: Callable[[Node], int]) -> None:
+        self._num_due = num_due
         self._by_use: OrderedDict[Node, None] = OrderedDict()  # plain ones of priority 0, by `last_used`
         self._heap: list[tuple[Rank, int, Node]] = []
         self._timers: list[tuple[float, int, Node]] = []  # when a hint ends and its node falls back
         self._tickets: dict[Node, int] = {}  # of nodes in the heap; entries with another ticket are stale
+        self._awaited = AwaitedPages()
         self._count = count()
 
     def __len__(self) -> int:
@@ -57,7 +61,7 @@ class EvictionQueue:
 
     def push(self, node: Node, now: float) -> None:
         """Enter a node; one that is entered already stays where it is."""
-        if node not in self and self._is_due(node):
+        if node not in self and self._num_due(node):
             self._enter(node, now)
 
     def used(self, node: Node) -> None:
@@ -75,13 +79,16 @@ class EvictionQueue:
         """`node` leaves the tree."""
         self._by_use.pop(node, None)
         self._tickets.pop(node, None)
+        self._awaited.drop(node)
+
+    def awaited(self, now: float, standing: Standing | None = None) -> int:
+        """How many pages are awaited, with more than this standing if one is given."""
+        self._let_expire(now)
+        return self._awaited.above(standing)
 
     def pop(self, now: float, limit: Rank | None = None) -> Node | None:
         """Take the node that should go first; None when there is none, or it ranks behind `limit`."""
-        while self._timers and self._timers[0][0] <= now:
-            _, ticket, node = heapq.heappop(self._timers)
-            if self._tickets.get(node) == ticket:
-                self._enter(node, now)
+        self._let_expire(now)
         top = self._top(now)  # first, since it may enter others by use
         first = self._first_by_use()
         place = rank(first, now) if first else None
@@ -98,11 +105,19 @@ class EvictionQueue:
         self._heap.clear()
         self._timers.clear()
         self._tickets.clear()
+        self._awaited.clear()
+
+    def _let_expire(self, now: float) -> None:
+        """Put nodes whose hints have ended where they belong without."""
+        while self._timers and self._timers[0][0] <= now:
+            _, ticket, node = heapq.heappop(self._timers)
+            if self._tickets.get(node) == ticket:
+                self._enter(node, now)
 
     def _first_by_use(self) -> Node | None:
         while self._by_use:
             node = next(iter(self._by_use))
-            if self._is_due(node):
+            if self._num_due(node):
                 return node
             del self._by_use[node]
         return None
@@ -112,13 +127,13 @@ class EvictionQueue:
         while self._heap:
             noted, ticket, node = entry = self._heap[0]
             if self._tickets.get(node) == ticket:
-                if self._is_due(node):
+                if self._num_due(node):
                     if noted == rank(node, now):
                         return entry
                     heapq.heappop(self._heap)
                     self._enter(node, now)
                     continue
-                del self._tickets[node]
+                self.discard(node)
             heapq.heappop(self._heap)
         return None
 
@@ -127,8 +142,13 @@ class EvictionQueue:
             last = next(reversed(self._by_use), None)
             if last is None or last.last_used <= node.last_used:
                 self._tickets.pop(node, None)
+                self._awaited.drop(node)
                 self._by_use[node] = None
                 return
+        if node.hint is not None and node.hint.is_awaited(now):
+            self._awaited.put(node, node.hint.standing, self._num_due(node))
+        else:
+            self._awaited.drop(node)
         ticket = self._tickets[node] = next(self._count)
         heapq.heappush(self._heap, (rank(node, now), ticket, node))
         change = node.hint.changes(now) if node.hint else None

@@ -12,8 +12,8 @@ from branchpoint.radix.branches import Branches
 from branchpoint.radix.check import check_tree
 from branchpoint.radix.continuation import continuation
 from branchpoint.radix.eviction import evict
-from branchpoint.radix.handle import Handle, HostStretch
-from branchpoint.radix.hints import MAX_SECONDS, Hint
+from branchpoint.radix.handle import Handle
+from branchpoint.radix.hints import MAX_SECONDS, Hint, Standing
 from branchpoint.radix.host import HostTier, Swap
 from branchpoint.radix.key import PrefixKey
 from branchpoint.radix.node import Node
@@ -61,6 +61,13 @@ class RadixTree:
         """Tokens cached in both tiers, each shared one counted once."""
         return self._branches.num_tokens
 
+    def num_awaited(self, standing: Standing) -> int:
+        """Pages at the ends of cached prefixes whose return is awaited with more than this standing, those in host memory aside.
+
+        What the host tier has room for isn't counted: it can leave the device and come back.
+        """
+        return self._branches.num_awaited(standing, self._clock())
+
     def match(self, key: PrefixKey, limit: int | None = None, *, use: bool = True) -> Handle:
         """The longest cached prefix of `key`, of at most `limit` tokens, held by the handle until it is released.
 
@@ -77,7 +84,7 @@ class RadixTree:
         for node in path:
             pages += node.pages[: whole - len(pages)]
         tail = (last.page_at(whole, size), ours % size) if last and ours % size else None
-        host = self._stretch(path, whole, length) if ours < length else None
+        host = self._branches.stretch(path, whole, length) if ours < length else None
         handle = Handle(self._pool, tuple(pages), tail, host, tuple(path))
         if use:
             self.use(handle)
@@ -162,18 +169,19 @@ class RadixTree:
         self._weigh(node, now)
         return covered
 
-    def expect(self, key: PrefixKey, seconds: float, *, uses: int = 1) -> int:
+    def expect(self, key: PrefixKey, seconds: float, *, uses: int = 1, standing: Standing = (0, 0)) -> int:
         """`key` will be used `uses` more times, about `seconds` from now: a tool call's duration, or 0 and the width of a fork.
 
-        Until then it goes after others of its priority; each match that reaches its end counts as one return, and what doesn't
-        return within 3 `seconds` and `GRACE_SECONDS` is no longer waited for. `uses=0` takes it back. Returns the tokens covered.
+        Until then it goes after others of its priority, and of those that are awaited after all of lower standing; each match
+        that reaches its end counts as one return, and what doesn't return within 3 `seconds` and `GRACE_SECONDS` is no longer
+        waited for. `uses=0` takes it back. Returns the tokens covered.
         """
         now = self._clock()
         node = self._end(key, now)
         if node is None:
             return 0
         node.hint = node.hint or Hint()
-        node.hint.expect(now, min(max(seconds, 0.0), MAX_SECONDS / 3), uses)
+        node.hint.expect(now, min(max(seconds, 0.0), MAX_SECONDS / 3), uses, standing)
         covered = node.end if uses > 0 else 0
         self._weigh(node, now)
         return covered
@@ -270,16 +278,6 @@ class RadixTree:
             path[-1].hint.lift(priority, now + LIFT_SECONDS)
             self._weigh(path[-1], now)
         return length - start
-
-    def _stretch(self, path: list[Node], whole: int, length: int) -> HostStretch:
-        """What host memory holds of a match of `length` tokens, behind `whole` pages on the device."""
-        assert self._host is not None, "slots without a host tier"
-        size = self._pool.page_size
-        slots: list[int] = []
-        for node in path:
-            slots += node.slots[: length // size - whole - len(slots)]
-        tail = (path[-1].slot_at(length // size, size), length % size) if length % size else None
-        return HostStretch(self._host.pool, tuple(slots), tail, length)
 
     def _end(self, key: PrefixKey, now: float) -> Node | None:
         """The node that ends where the cached part of `key` does, split off what lies behind."""

@@ -1,7 +1,8 @@
 """In which order waiting sequences are admitted. Asked by the scheduler whenever there is room in the batch.
 
 Priority comes before everything. Within one, the oldest call goes first once later ones have overtaken it `MAX_OVERTAKEN` times,
-so that nobody starves: with n older calls still waiting, a call is overtaken at most `MAX_OVERTAKEN` + n x `DUE_EVERY` times.
+so that nobody starves: with n older calls still waiting, a call is overtaken at most `MAX_OVERTAKEN` + n x `DUE_EVERY` times. Who
+is held back for what others will need (`room.py`) lets at most `HELD_PLANS` plans pass between two admissions.
 """
 
 from bisect import bisect_right, insort
@@ -10,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, groupby
 from typing import Protocol
 
+from branchpoint.radix import Standing
 from branchpoint.runtime.config import Policy
 from branchpoint.runtime.queue import SequenceQueue
 from branchpoint.runtime.sequence import Sequence
@@ -21,6 +23,7 @@ DUE_EVERY = 16
 MAX_MATCHED = 256
 MAX_REMEMBERED = 65_536
 BEGUN, NEW = 1, 2
+FIRST = -1  # the turn of one that was overtaken too often
 
 CachedTokens = Callable[[Sequence], int]
 """How much of a waiting sequence the tree holds."""
@@ -38,8 +41,11 @@ class AdmissionOrder(Protocol):
     def candidates(self) -> Iterator[Sequence]:
         """What waits now, the next to be admitted first. What comes or goes meanwhile doesn't disturb it."""
 
-    def admitted(self, sequence: Sequence) -> None:
-        """`sequence`, no longer waiting, has entered the batch."""
+    def yields_to(self, sequence: Sequence) -> Standing | None:
+        """What is awaited in the cache with more than this standing isn't to be taken for `sequence`; None: all may be."""
+
+    def admitted(self, sequence: Sequence) -> int:
+        """`sequence`, no longer waiting, has entered the batch. Returns its turn: the lower, the later it is preempted."""
 
     def ended(self, program: str) -> None:
         """No call of `program` will come any more."""
@@ -63,8 +69,13 @@ class FirstCome:
         """By priority, then arrival."""
         return iter(self._queue)
 
-    def admitted(self, sequence: Sequence) -> None:
-        """Changes nothing: arrival doesn't depend on others."""
+    def yields_to(self, sequence: Sequence) -> Standing | None:
+        """To nothing."""
+        return None
+
+    def admitted(self, sequence: Sequence) -> int:
+        """By arrival, which doesn't depend on others."""
+        return sequence.arrival
 
     def ended(self, program: str) -> None:
         """Changes nothing."""
@@ -95,6 +106,11 @@ class _Aging:
     def admitted(self, sequence: Sequence) -> None:
         insort(self._arrivals, sequence.arrival)
         self._since = 0 if sequence is self._due else self._since + 1
+
+    @property
+    def due_one(self) -> Sequence | None:
+        """What `due` found last."""
+        return self._due
 
     def due(self) -> Sequence | None:
         """Which goes first among those of its priority, None where nobody was overtaken too often."""
@@ -133,9 +149,14 @@ class LongestPrefix:
         head.sort(key=lambda sequence: self._key(sequence, first=sequence is due))
         return iter(head + waiting[MAX_MATCHED:])
 
-    def admitted(self, sequence: Sequence) -> None:
-        """Others may have been overtaken by it."""
+    def yields_to(self, sequence: Sequence) -> Standing | None:
+        """To nothing."""
+        return None
+
+    def admitted(self, sequence: Sequence) -> int:
+        """By arrival. Others may have been overtaken by it."""
         self._aging.admitted(sequence)
+        return sequence.arrival
 
     def ended(self, program: str) -> None:
         """Changes nothing."""
@@ -151,6 +172,15 @@ class _Begun:
     def __init__(self) -> None:
         self._numbers: OrderedDict[Hashable, int] = OrderedDict()
         self._next = 0
+
+    @property
+    def next(self) -> int:
+        """The number that what begins next will have."""
+        return self._next
+
+    def number(self, name: Hashable) -> int | None:
+        """That of `name`; None where it hasn't begun."""
+        return self._numbers.get(name)
 
     def note(self, name: Hashable) -> bool:
         """`name` has begun, or goes on; whether this is news."""
@@ -168,7 +198,7 @@ class _Begun:
 
     def age(self, name: Hashable, arrival: int) -> tuple[int, int]:
         """Sorts what has begun before the rest, which goes by `arrival`."""
-        number = self._numbers.get(name)
+        number = self.number(name)
         return (BEGUN, number) if number is not None else (NEW, arrival)
 
 
@@ -214,14 +244,24 @@ class ProgramFirst:
             in_order = chain((sequence for _, sequence in stretch[:begun]), self._by_prefix(stretch[begun:]))
             yield from (sequence for sequence in in_order if sequence is not due)
 
-    def admitted(self, sequence: Sequence) -> None:
-        """Its program and its fork have begun."""
+    def yields_to(self, sequence: Sequence) -> Standing | None:
+        """To programs that began earlier; one that is due to nothing."""
+        if sequence is self._aging.due_one:
+            return None
+        number = self._programs.number(_program(sequence))
+        return (sequence.hints.priority, -(self._programs.next if number is None else number))
+
+    def admitted(self, sequence: Sequence) -> int:
+        """By the age of its program, which has begun now, as has its fork; one that was due goes before all others."""
+        program, was_due = _program(sequence), sequence is self._aging.due_one
         self._aging.admitted(sequence)
-        program = _program(sequence)
         news = self._programs.note(program)
         if self._forks.note((program, sequence.hints.path[:-1])) or news:
             for waiting in self._waiting.get(program, {}):
                 self._queue.put(waiting, self._key(waiting, waiting.arrival))
+        number = self._programs.number(program)
+        assert number is not None, "what was noted just now has a number"
+        return FIRST if was_due else number
 
     def ended(self, program: str) -> None:
         """Should another of this name come, it is a new one."""

@@ -50,7 +50,11 @@ class Programs:
         forks.add(hints.path[:-1])
         if sequence.num_computed:
             shared = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
-            self._tree.expect(shared, 0.0, uses=hints.siblings - 1)
+            self._tree.expect(shared, 0.0, uses=hints.siblings - 1, standing=sequence.standing)
+
+    def preempted(self, sequence: Sequence, key: PrefixKey) -> None:
+        """`sequence` has to make room, and will come back for what `key` names."""
+        self._tree.expect(key, 0.0, standing=sequence.standing)
 
     def left(self, sequence: Sequence, key: PrefixKey) -> None:
         """`sequence` has ended, and `key` names what it left. What its branch left before, and didn't go on with, is done for."""
@@ -69,7 +73,7 @@ class Programs:
         branch.keys.append(key)
         self._count(program, len(key))
         if hints.returns:
-            self._tree.expect(key, hints.return_seconds)
+            self._tree.expect(key, hints.return_seconds, standing=sequence.standing)
         while self._num_tokens > self._max_tokens and len(self._programs) > 1:
             _, forgotten = self._programs.popitem(last=False)
             self._num_tokens -= forgotten.num_tokens

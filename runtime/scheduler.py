@@ -4,6 +4,7 @@ Between the engine, which owns calls and their events, and the cache, which owns
 sequence has tokens without KV, and a plan computes as many of them as budget and pages allow.
 """
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.policy import AdmissionOrder
 from branchpoint.runtime.programs import Programs
+from branchpoint.runtime.room import Room
 from branchpoint.runtime.sequence import Sequence, Status
 
 __all__ = ["Scheduler"]
@@ -70,8 +72,8 @@ class Scheduler:
         self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
         self._speculation = speculation
         self._waiting: dict[Sequence, None] = {}
-        self._room_refused: int | None = None  # pages that were not enough for the first of those waiting now
-        self._running: list[Sequence] = []  # by rank: the last is preempted first
+        self._room = Room(cache, order)
+        self._running: list[Sequence] = []  # by standing: the last is preempted first
 
     @property
     def waiting(self) -> Iterable[Sequence]:
@@ -88,13 +90,13 @@ class Scheduler:
         sequence.status = Status.WAITING
         self._waiting[sequence] = None
         self._order.add(sequence)
-        self._room_refused = None
+        self._room.forget()
 
     def remove(self, sequence: Sequence, *, keep: bool) -> None:
         """`sequence` has ended: give back its pages. With `keep` the tree remembers the KV of all its tokens."""
         if sequence in self._waiting:
             self._leave(sequence)
-            self._room_refused = None
+            self._room.forget()
         if sequence in self._running:
             self._running.remove(sequence)
             sequence.num_computed = min(sequence.num_computed, sequence.num_tokens)
@@ -108,7 +110,7 @@ class Scheduler:
         """`program` will send no more calls: what it alone has in the cache goes first from now on."""
         self._programs.end(program)
         self._order.ended(program)
-        self._room_refused = None
+        self._room.forget()
 
     def plan(self) -> StepPlan | None:
         """The next step: decodes first, then prefills under way, then admissions. None where nothing can run."""
@@ -143,7 +145,7 @@ class Scheduler:
     def check(self) -> None:
         """Hold queues, sequences and pages against each other. Raises AssertionError."""
         assert len(self._running) <= self._max_sequences, "more sequences run than may"
-        assert self._running == sorted(self._running, key=lambda sequence: sequence.rank), "running sequences are out of order"
+        assert self._running == sorted(self._running, key=_place), "running sequences are out of order"
         assert all(sequence.status is Status.RUNNING for sequence in self._running), "a running sequence says it isn't"
         for sequence in self._waiting:
             assert sequence.status is Status.WAITING and not sequence.pages, "a waiting sequence runs or has pages"
@@ -162,27 +164,26 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, draft: _Draft) -> None:
         draft.drop(sequence)
         self._running.remove(sequence)
-        self.cache.release(sequence, keep=True)
+        key = self.cache.release(sequence, keep=True)
+        if key is not None:
+            self._programs.preempted(sequence, key)
         sequence.preemptions += 1
         self.add(sequence)
 
     def _admit(self, draft: _Draft) -> None:
         if not self._waiting or not draft.budget or len(self._running) >= self._max_sequences:
             return
-        reserved = sum(self.cache.missing(sequence) for sequence in self._running)
-        if self._room_refused is not None and self.cache.num_available - reserved <= self._room_refused:
-            return  # nothing was freed since: sorting and matching again would end as before
-        self._room_refused = None
+        if not self._room.look(self._running):
+            return
         passed_over = 0
         for sequence in self._order.candidates():
             if self._awaits_prefix(sequence):
                 passed_over += 1
-            elif self.cache.admit(sequence, reserved):
+            elif self._room.admit(sequence, self._running):
                 self._enter(sequence)
                 self._schedule(sequence, draft)
-                reserved += self.cache.missing(sequence)
+                self._room.reserve(sequence)
             else:
-                self._room_refused = self.cache.num_available - reserved
                 return
             if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
                 return
@@ -218,9 +219,8 @@ class Scheduler:
         self._leave(sequence)
         sequence.status = Status.RUNNING
         sequence.note_match()
-        self._running.append(sequence)
-        self._running.sort(key=lambda sequence: sequence.rank)
-        self._order.admitted(sequence)
+        sequence.turn = self._order.admitted(sequence)
+        insort(self._running, sequence, key=_place)
         self._programs.entered(sequence)
 
     def _awaits_prefix(self, sequence: Sequence) -> bool:
@@ -237,6 +237,11 @@ class Scheduler:
             if common - other.num_computed >= worth and common - self.cache.cached_tokens(sequence) >= worth:
                 return True
         return False
+
+
+def _place(sequence: Sequence) -> tuple[int, ...]:
+    """Sorts running sequences: the important first, then those of older programs."""
+    return (-sequence.hints.priority, sequence.turn, sequence.arrival, sequence.index)
 
 
 def _worth_a_wait(sequence: Sequence, other: Sequence, page_size: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from branchpoint.constrained.grammar import CompiledGrammar, Matcher, Residue
+from branchpoint.radix import Standing
 from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -28,12 +29,12 @@ class Sequence:
     KV in `pages`.
 
     Output ends at `max_output` tokens. `next_row` is the first position whose logits somebody still wants; all after it are
-    wanted too. `arrival` numbers the calls in the order in which they came. The last fields count what usage reports: `cached`
-    are the prompt tokens that others had computed (None before the first admission), `peak` the most tokens that ever had KV,
-    `recomputed` those that were computed once more after a preemption. `grammar` is what `matcher` is a cursor in; a matcher that
-    broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is what is left to ask
-    about the mask of the row that this step draws from, None where the mask is exact. `asked` are the tokens whose
-    log-probabilities a row is asked for, by position: a way's prompt are all its tokens but the last.
+    wanted too. `arrival` numbers the calls in the order in which they came, `turn` their programs by age. The last fields count
+    what usage reports: `cached` are the prompt tokens that others had computed (None before the first admission), `peak` the most
+    tokens that ever had KV, `recomputed` those that were computed once more after a preemption. `grammar` is what `matcher` is a
+    cursor in; a matcher that broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is
+    what is left to ask about the mask of the row that this step draws from, None where the mask is exact. `asked` are the tokens
+    whose log-probabilities a row is asked for, by position: a way's prompt are all its tokens but the last.
     """
 
     call_id: str
@@ -50,6 +51,7 @@ class Sequence:
     max_output: int = 2**31
     next_row: int = 0
     arrival: int = 0
+    turn: int = 0
     hints: Hints = Hints()
     cached: int | None = None
     peak: int = 0
@@ -99,6 +101,11 @@ class Sequence:
     def rank(self) -> tuple[int, int, int]:
         """Sorts the important before the others, then the old before the young."""
         return (-self.hints.priority, self.arrival, self.index)
+
+    @property
+    def standing(self) -> Standing:
+        """Compares what this sequence has, or will need again, with what others have: priority, then the older program."""
+        return (self.hints.priority, -self.turn)
 
     def note_match(self) -> None:
         """Count an admission, at which `num_computed` tokens were found in the cache."""

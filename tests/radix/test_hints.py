@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from branchpoint.radix import BlockPool, DumpOptions, PrefixKey, RadixTree
+from branchpoint.radix import BlockPool, DumpOptions, HostTier, PrefixKey, RadixTree
+from branchpoint.radix.hints import GRACE_SECONDS
 
 SIZE = 4
 
@@ -134,10 +135,49 @@ def test_what_comes_back_last_goes_first_but_after_what_nobody_announced(cache: 
         assert cache.left(soon, late, unknown) == expected
 
 
+def test_of_what_is_awaited_that_of_lower_standing_goes_first(cache: Cache) -> None:
+    older, younger, important = (cache.store(name) for name in (1, 2, 3))
+    cache.tree.expect(older, 9, standing=(0, -1))
+    cache.tree.expect(younger, 2, standing=(0, -2))
+    cache.tree.expect(important, 9, standing=(1, -3))
+    assert [cache.tree.num_awaited(standing) for standing in ((1, 0), (0, 0), (0, -1), (0, -2), (-1, 0))] == [0, 2, 2, 4, 6]
+    cache.tree.evict(1)
+    assert cache.tree.num_awaited((-1, 0)) == 5
+    for expected in ([2, 0, 2], [0, 0, 2], [0, 0, 0]):
+        cache.tree.evict(1 if expected == [2, 0, 2] else 2)
+        assert cache.left(older, younger, important) == expected
+    assert cache.tree.num_awaited((-1, 0)) == 0
+
+
+def test_what_has_come_back_or_was_given_up_is_awaited_no_longer(cache: Cache) -> None:
+    back, late, split = cache.store(1), cache.store(2), cache.store(3, pages=4)
+    for key in (back, late, split):
+        cache.tree.expect(key, 0, standing=(0, -1))
+    assert cache.tree.num_awaited((0, -9)) == 8
+    cache.tree.pin(cache.key(3), 1)  # cuts the stretch in two, of which the end is awaited
+    assert cache.tree.num_awaited((0, -9)) == 6
+    cache.tree.match(back).release()
+    assert cache.tree.num_awaited((0, -9)) == 4
+    cache.now += GRACE_SECONDS
+    assert cache.tree.num_awaited((0, -9)) == 0
+    cache.tree.check()
+
+
+def test_what_host_memory_has_room_for_is_not_spared() -> None:
+    cache = Cache()
+    cache.tree = RadixTree(cache.pool, clock=lambda: cache.now, host=HostTier(3, SIZE))
+    cache.tree.expect(cache.store(1), 0)
+    assert cache.tree.num_awaited((-1, 0)) == 0
+    cache.tree.expect(cache.store(2), 0)
+    assert cache.tree.num_awaited((-1, 0)) == 1
+    cache.tree.evict(2)
+    assert cache.tree.num_awaited((-1, 0)) == 1, "two pages lie in host memory, two on the device, one slot is left"
+
+
 def test_who_does_not_come_back_in_time_is_given_up(cache: Cache) -> None:
     awaited, other = cache.store(1), cache.store(2)
     cache.tree.expect(awaited, 2)
-    cache.now += 3 * 2 + 5
+    cache.now += 3 * 2 + GRACE_SECONDS
     cache.tree.evict(2)
     assert cache.left(awaited, other) == [0, 2]
 

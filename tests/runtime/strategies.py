@@ -46,6 +46,9 @@ hints = st.builds(
     program=st.sampled_from(["", "p", "q"]),
     path=st.sampled_from([(), (0,), (1,), (1, 0)]),
     priority=st.sampled_from([0, 0, 0, 1]),
+    siblings=st.sampled_from([1, 1, 3]),
+    returns=st.booleans(),
+    return_seconds=st.sampled_from([0.0, 1_000.0]),
 )
 
 

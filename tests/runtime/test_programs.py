@@ -6,8 +6,10 @@ from branchpoint.radix import CopyCost, HostTier
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.messages import Call, Completed, Hints
 from branchpoint.runtime.policy import make_order
+from branchpoint.runtime.room import HELD_PLANS
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.scheduler import Scheduler
+from branchpoint.runtime.sequence import Status
 from tests.runtime.scripted import ScriptedRunner, make_engine, run
 from tests.runtime.test_scheduler import commit, make, unlike
 
@@ -124,3 +126,77 @@ def test_host_memory_is_left_alone_where_computing_is_faster() -> None:
     scheduler.add(sequence)
     plan = scheduler.plan()
     assert plan is not None and plan.slots[0].start == 4  # the page that is still on the device, and no more
+
+
+def paused(*, pages: int = 12) -> Scheduler:
+    """A scheduler in whose pool a program of 16 tokens waits for a tool, while another sequence runs."""
+    scheduler = scheduler_of(pages)
+    compute(scheduler, 1, unlike(1, 16), program="old", returns=True, return_seconds=60.0)
+    scheduler.add(make(2, unlike(2, 3), program="running"))
+    commit(scheduler, scheduler.plan())
+    return scheduler
+
+
+def test_a_new_program_waits_where_it_would_evict_what_a_begun_one_comes_back_for() -> None:
+    scheduler = paused()
+    new = make(3, unlike(3, 24), program="new")
+    scheduler.add(new)
+    commit(scheduler, scheduler.plan())
+    assert new.status is Status.WAITING and cached(scheduler, unlike(1, 16)) == 16
+    back = make(4, [*unlike(1, 16), 5], program="old", max_output=1)
+    scheduler.add(back)
+    commit(scheduler, scheduler.plan())
+    assert back.cached == 16 and new.status is Status.WAITING
+    scheduler.remove(back, keep=True)
+    scheduler.end_program("old")
+    commit(scheduler, scheduler.plan())
+    assert new.status is Status.RUNNING
+
+
+def test_a_new_program_that_fits_beside_what_is_awaited_does_not_wait() -> None:
+    scheduler = paused()
+    scheduler.add(make(3, unlike(3, 15), program="new"))
+    commit(scheduler, scheduler.plan())
+    assert len(list(scheduler.running)) == 2
+
+
+def test_nobody_is_held_back_while_nothing_runs() -> None:
+    scheduler = paused()
+    scheduler.remove(next(iter(scheduler.running)), keep=False)
+    scheduler.add(make(3, unlike(3, 40), program="new"))
+    commit(scheduler, scheduler.plan())
+    assert len(list(scheduler.running)) == 1
+
+
+def test_nobody_is_held_back_for_ever_by_what_never_comes_back() -> None:
+    scheduler = paused(pages=60)
+    for arrival in (3, 4):
+        compute(scheduler, arrival, unlike(arrival, 60), program=f"lost {arrival}", returns=True, return_seconds=1_000.0)
+    new = make(5, unlike(5, 100), program="new")
+    scheduler.add(new)
+    plans = 0
+    while new.status is Status.WAITING:
+        commit(scheduler, scheduler.plan())
+        plans += 1
+    assert plans == HELD_PLANS + 1
+
+
+def test_a_program_is_not_held_back_for_a_younger_one() -> None:
+    scheduler = paused()
+    compute(scheduler, 3, unlike(3, 12), program="younger", returns=True, return_seconds=60.0)
+    going_on = make(4, [*unlike(1, 16), *unlike(4, 17)], program="old")
+    scheduler.add(going_on)
+    commit(scheduler, scheduler.plan())
+    assert going_on.status is Status.RUNNING and going_on.cached == 16
+    assert cached(scheduler, unlike(3, 12)) < 12
+
+
+def test_the_youngest_program_is_preempted_though_its_call_came_first() -> None:
+    scheduler = scheduler_of(9)
+    compute(scheduler, 0, unlike(0, 3), program="old")
+    first, second = make(1, unlike(1, 11), program="young"), make(2, unlike(2, 11), program="old")
+    for sequence in (first, second):
+        scheduler.add(sequence)
+    for _ in range(8):
+        commit(scheduler, scheduler.plan())
+    assert first.preemptions == 1 and second.preemptions == 0
