@@ -42,7 +42,7 @@ def tilings(head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> tuple[T
         return Tiling(NARROW, 16, 8, 2), Tiling(32, 16, 8, 2), Tiling(32, 16, 8, 2)
     if head_dim > 128:
         return Tiling(NARROW, 32, 4, 5), Tiling(64, 32, 8, 5), Tiling(64, 32, 8, 5)
-    return Tiling(NARROW, 64, 4, 5), Tiling(64, 64, 4, 3), Tiling(128, 64, 8, 5)
+    return Tiling(NARROW, 64, 4, 5), Tiling(64, 64, 4, 3), Tiling(128, 128, 8, 3)
 
 
 def key_stretch(kind: int, total: int, tiles: int, kv_heads: int, multiprocessors: int) -> int | None:

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,13 +46,15 @@ class Specialisation:
 class Compiled:
     """What one form takes: registers a thread, bytes of stack a thread (spills, mostly), bytes of shared memory a program.
 
-    `instructions` counts machine instructions by their first word ("HGMMA", "HMMA", "LDGSTS", "LDL", "STL").
+    `instructions` counts machine instructions by their first word ("HGMMA", "HMMA", "LDGSTS", "LDL", "STL"), `spilling` those of
+    them that are in a loop and move a thread's registers to memory or back.
     """
 
     registers: int
     stack: int
     shared: int
     instructions: Mapping[str, int]
+    spilling: int
 
 
 KINDS = {
@@ -162,10 +165,20 @@ def _compile(wanted: Specialisation, tools: Path) -> Compiled:
     usage = subprocess.run([tools / "cuobjdump", "-res-usage", file], capture_output=True, text=True, check=True).stdout
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
     code = subprocess.run([tools / "cuobjdump", "-sass", file], capture_output=True, text=True, check=True).stdout
-    counts = dict[str, int]()
-    for word in re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", code):
-        counts[word] = counts.get(word, 0) + 1
-    return Compiled(numbers["REG"], numbers["STACK"] + numbers["LOCAL"], compiled.metadata.shared, counts)
+    found = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)([^;]*);", code)
+    return Compiled(
+        numbers["REG"],
+        numbers["STACK"] + numbers["LOCAL"],
+        compiled.metadata.shared,
+        dict(Counter(word for _, word, _ in found)),
+        _spilling([(int(at, 16), word, rest) for at, word, rest in found]),
+    )
+
+
+def _spilling(code: Sequence[tuple[int, str, str]]) -> int:
+    """How many loads and stores of spilled registers lie between a branch back and its target."""
+    loops = [(int(to[1], 16), at) for at, word, rest in code if word == "BRA" and (to := re.search(r"0x([0-9a-f]+)", rest))]
+    return sum(word in ("LDL", "STL") and any(begin <= at <= end for begin, end in loops) for at, word, _ in code)
 
 
 def _main() -> None:

@@ -46,7 +46,7 @@ def _launches(monkeypatch: pytest.MonkeyPatch, shape: TileShape) -> tuple[list[S
 
 def _check(tiles: list[Compiled], shape: TileShape) -> None:
     for found, tiling in zip(tiles, shape.sizes, strict=True):
-        assert found.stack <= 16, f"{tiling}: {found.stack} bytes a thread live in memory"
+        assert found.spilling == 0, f"{tiling}: its loop moves registers to memory"
         assert found.shared <= SHARED_LIMIT
         assert found.instructions["LDGSTS"] > 0, f"{tiling}: keys aren't loaded ahead of their use"
         products = "FFMA" if shape.dtype == torch.float32 else "HMMA" if tiling.rows < 64 else "HGMMA"
