@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--drafters", nargs="*", help="instead of each case's own")
-    parser.add_argument("--draft-tokens", type=int, default=16)
+    parser.add_argument("--draft-tokens", type=int, default=6)
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
     report = Report(json_only=options.json)

@@ -75,7 +75,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[DrafterName, ...],
         Meta(description="Who guesses tokens ahead: grammar, radix, suffix or ngram; several times, the first asked first."),
     ] = ()
-    draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 16
+    draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 6
     draft_adaptive: Annotated[bool, Meta(description="Guess less where it doesn't pay, as measured, down to nothing.")] = True
     ngram_min: Annotated[int, Meta(description="Shortest tail that the drafter `ngram` looks up, in tokens.")] = 2
     ngram_max: Annotated[int, Meta(description="Longest tail that the drafter `ngram` looks up, in tokens.")] = 4

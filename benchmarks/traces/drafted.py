@@ -87,16 +87,16 @@ def _extraction(tokenizer: Tokenizer) -> Rounds:
 
 
 def _replays(tokenizer: Tokenizer) -> Rounds:
-    """An agent of four turns for each of six tasks, and all of it once more, as after a change elsewhere in the program."""
+    """An agent of four turns for each of three tasks, and all of it once more, as after a change elsewhere in the program."""
     rng, tasks = random.Random(2), []
-    for number in range(6):
+    for number in range(3):
         subject = _SUBJECTS[number]
         turns, said = [], f"You are a careful assistant. The task: plan a short talk about {subject}."
         for turn, wish in enumerate(
             ("Name three points.", "Write an opening line.", "Explain the second point.", "Close the talk.")
         ):
             said += f"\n\nStep {turn + 1}. {wish} (tool said: {rng.randint(100, 999)})"
-            sampling = SamplingParams(max_tokens=64, temperature=0.7, seed=number * 10 + turn)
+            sampling = SamplingParams(max_tokens=48, temperature=0.7, seed=number * 10 + turn)
             turns.append(Call(f"agent{number}.{turn}", _chat(tokenizer, said), sampling))
         tasks.append(turns)
     once = [[turn] for task in tasks for turn in task]
@@ -133,8 +133,8 @@ def _chats(tokenizer: Tokenizer) -> Rounds:
 
 
 CASES = {
-    "json": Case(("grammar", "suffix"), _extraction, 1.8),
-    "replay": Case(("radix",), _replays, 2.5, warm=24),
+    "json": Case(("suffix", "grammar"), _extraction, 1.8),
+    "replay": Case(("radix",), _replays, 2.5, warm=12),
     "edit": Case(("suffix",), _edits, 2.0),
     "chat16": Case(("grammar", "radix", "suffix"), _chats, 0.97, warm=1, by_time=True),
 }

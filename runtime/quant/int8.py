@@ -32,14 +32,12 @@ class Int8Linear:
     def apply(self, x: Tensor) -> Tensor:
         """x [T, K] to [T, N] float32.
 
-        The operator has one range for all rows. So where there are several, each is first mapped onto [0, 255] by its own range,
-        zero onto a whole number, and mapped back afterwards; one more row, thrown away, pins the operator to that very range.
+        The operator has one range for all rows. So each is first mapped onto [0, 255] by its own range, zero onto a whole number,
+        and mapped back afterwards; one more row, thrown away, pins the operator to that very range. A row gives the same to the
+        last bit whatever stands beside it, and alone.
         """
         x = x.float()
         rows = x.shape[0]
-        if rows == 1:
-            y: Tensor = self._linear(x, self._packed, self._narrow)
-            return y if self._bias is None else y.add_(self._bias)
         least, most = x.aminmax(dim=1, keepdim=True)
         least.clamp_(max=0.0)
         step = most.clamp_(min=0.0).sub_(least).clamp_min_(1e-12).div_(self._steps)
@@ -47,9 +45,17 @@ class Int8Linear:
         codes = x.new_zeros(rows + 1, x.shape[1])
         torch.div(x, step, out=codes[:rows]).sub_(zero).clamp_(0.0, self._steps)
         codes[rows, 0] = self._steps
-        y = self._linear(codes, self._packed, self._narrow)[:rows]
+        y: Tensor = self._linear(self._alone(codes) if rows == 1 else codes, self._packed, self._narrow)[:rows]
         y.mul_(step).addcmul_(zero.mul_(step), self._sums)
         return y if self._bias is None else y.add_(self._bias)
+
+    def _alone(self, codes: Tensor) -> Tensor:
+        """A single row's codes without the row that pins the range, where its own largest code is rounded to the end of it."""
+        top = codes[0].argmax()
+        if codes[0, top] < self._steps - 0.5:
+            return codes
+        codes[0, top] = self._steps
+        return codes[:1]
 
 
 class Int8:

@@ -55,6 +55,8 @@ def test_int8_rows_do_not_depend_on_what_is_batched_with_them() -> None:
     x = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
     loud = torch.cat((x, 1000.0 * x))
     assert torch.equal(linear.apply(loud)[:6], linear.apply(x))
+    for rows in (x, 1000.0 * x, x.abs() + 0.1, -x.abs() - 0.1):  # alone, too
+        assert torch.equal(torch.cat([linear.apply(row.unsqueeze(0)) for row in rows]), linear.apply(rows))
 
 
 @pytest.mark.parametrize("rows", ROWS)
