@@ -41,7 +41,7 @@ class Adapter:
         self._declared = os.environ.get("BRANCHPOINT_MASK_ORDER") == "declared"  # the harness passes no options on
         self._whole = os.environ.get("BRANCHPOINT_MASK_FILL") == "whole"
         self.compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
-        self.compiler.warm()  # as servers do
+        self.compiler.warm().result()  # as servers do at their start
 
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
         """A cursor at the start; raises the GrammarError of what is refused."""

@@ -134,10 +134,14 @@ class GrammarCompiler:
         with self._lock:
             return CompilerStats(**self._counts)
 
-    def warm(self) -> None:
-        """Have the process for trials ready before the first constraint that needs one, as a server wants it at its start."""
+    def warm(self) -> "Future[None]":
+        """Have all ready that the first constraints would wait for, the process for trials too; done when it is."""
+        return self._pool.submit(self._warm)
+
+    def _warm(self) -> None:
+        self._llguidance()
         if self._sandbox is not None:
-            self._pool.submit(self._sandbox.begin)
+            self._sandbox.begin()
 
     def compile(self, constraint: Constraint | None, prefix: bytes = b"") -> "Future[CompiledGrammar]":
         """A future of the grammar whose outputs begin with `prefix` and then follow `constraint` (None: anything).

@@ -70,6 +70,7 @@ class Sandbox:
         self._seconds = seconds
         self._memory = memory
         self._lock = threading.Lock()
+        self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def check(self, constraint: RiskyConstraint, prefix: str) -> PreparedSchema | None:
@@ -79,32 +80,40 @@ class Sandbox:
         """
         message = msgspec.msgpack.encode(Trial(constraint, prefix))
         with self._lock:
-            process = self._running()
-            assert process.stdin is not None and process.stdout is not None, "the process was begun with pipes"
-            with contextlib.suppress(BrokenPipeError):
-                send(process.stdin, message)
-            ready, _, _ = select.select([process.stdout], [], [], _PATIENCE)
-            answer = receive(process.stdout) if ready else None
-            if answer is None:
-                self._end()
-        if answer is not None:
-            outcome: Outcome = pickle.loads(answer)
-            if isinstance(outcome, GrammarError):
-                raise outcome
-            return outcome
-        raise LimitExceeded(
-            f"The constraint took more than {self._seconds:g} s of computing or {self._memory >> 20} MiB to compile, or nests "
-            "too deep; make it smaller."
-        )
+            answer = self._ask(message)
+        if answer is None:
+            threading.Thread(target=self.begin, name="grammar-trial").start()  # so that the next one needn't wait for it
+            raise LimitExceeded(
+                f"The constraint took more than {self._seconds:g} s of computing or {self._memory >> 20} MiB to compile, or "
+                "nests too deep; make it smaller."
+            )
+        outcome: Outcome = pickle.loads(answer)
+        if isinstance(outcome, GrammarError):
+            raise outcome
+        return outcome
+
+    def _ask(self, message: bytes) -> bytes | None:
+        """The process's answer, None where it has ended."""
+        process = self._running()
+        assert process.stdin is not None and process.stdout is not None, "the process was begun with pipes"
+        with contextlib.suppress(BrokenPipeError):
+            send(process.stdin, message)
+        ready, _, _ = select.select([process.stdout], [], [], _PATIENCE)
+        answer = receive(process.stdout) if ready else None
+        if answer is None:
+            self._end()
+        return answer
 
     def begin(self) -> None:
-        """Have the process ready before the first trial; takes half a second."""
+        """Have the process ready for the next trial; takes about a second where there is none."""
         with self._lock:
-            self._running()
+            if not self._closed:
+                self._ask(msgspec.msgpack.encode(Trial(Regex("a"), "")))
 
     def close(self) -> None:
         """End the process; a trial under way ends first."""
         with self._lock:
+            self._closed = True
             self._end()
 
     def _running(self) -> "subprocess.Popen[bytes]":
