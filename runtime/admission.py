@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from branchpoint.runtime.errors import CapacityError, InvalidRequest
 from branchpoint.runtime.generation import Generation, TokenTable
 from branchpoint.runtime.messages import Call, ScoreCall
+from branchpoint.runtime.pooling import Pooling
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.scoring import ScoreTrie, Scoring
 from branchpoint.runtime.sequence import Sequence
@@ -64,10 +65,12 @@ class Admission:
         return generations
 
     def scorings(self, call: ScoreCall, arrival: int) -> list[Scoring]:
-        """A sequence for each way through the trie of the call's continuations.
+        """A sequence for each way through the trie of the call's continuations, or one to be pooled.
 
         Raises InvalidRequest, or CapacityError where a continuation can never fit.
         """
+        if call.pooling:
+            return [self._pooling(call, arrival)]
         if not call.continuations:
             raise InvalidRequest("continuations must hold at least one, got none.", param="continuations")
         self._check_prompt(call.prompt, 0, "The prompt")
@@ -86,6 +89,17 @@ class Admission:
             sequence.arrival = arrival
             scorings.append(Scoring(sequence, trie, path.own))
         return scorings
+
+    def _pooling(self, call: ScoreCall, arrival: int) -> Pooling:
+        if call.continuations:
+            raise InvalidRequest("pooling takes no continuations; leave out one of them.", param="pooling")
+        self._check_prompt(call.prompt, 0, "The prompt")
+        sequence = self._sequence(call, 0, (*call.prompt, 0), SamplingParams(temperature=0.0))
+        sequence.max_output = 1
+        sequence.arrival = arrival
+        sequence.pooled = True
+        sequence.next_row = 0 if call.pooling == "mean" else len(call.prompt) - 1
+        return Pooling(sequence)
 
     def _sequence(self, call: Call | ScoreCall, index: int, tokens: Seq[int], sampling: SamplingParams) -> Sequence:
         return Sequence(

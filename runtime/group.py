@@ -10,6 +10,7 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.generation import Generation
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored, Usage
+from branchpoint.runtime.pooling import Pooling
 from branchpoint.runtime.scoring import Scoring
 from branchpoint.runtime.sequence import Sequence
 
@@ -83,7 +84,8 @@ class Group:
         """The terminal event of a call whose sequences have all ended well."""
         first = next(iter(self.members.values()))
         if isinstance(first, Scoring):
-            return Scored(self.call.id, first.trie.logprobs(), self.usage())
+            vector = first.vector if isinstance(first, Pooling) else ()
+            return Scored(self.call.id, first.trie.logprobs(), self.usage(), vector)
         return Completed(self.call.id, self.usage(), tuple(first.prompt_logprobs))
 
     def failure(self, error: BaseException) -> Failed:

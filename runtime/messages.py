@@ -85,13 +85,17 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class ScoreCall(msgspec.Struct, frozen=True, tag="score"):
-    """The log-probability of each token of each continuation, given `prompt` and the continuation's earlier tokens."""
+    """The log-probability of each token of each continuation, given `prompt` and the continuation's earlier tokens.
+
+    Or, with `pooling` and no continuation, one vector of the prompt: its tokens' hidden states' mean, or the last one's.
+    """
 
     id: str
     prompt: tuple[int, ...]
     continuations: tuple[tuple[int, ...], ...]
     namespace: str = ""
     hints: Hints = Hints()
+    pooling: Literal["", "mean", "last"] = ""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -171,11 +175,12 @@ class Completed(msgspec.Struct, frozen=True, tag="completed"):
 
 
 class Scored(msgspec.Struct, frozen=True, tag="scored"):
-    """Terminal: the answer to a `ScoreCall`, aligned with its continuations."""
+    """Terminal: the answer to a `ScoreCall`, aligned with its continuations. `vector` is what `pooling` asked for."""
 
     id: str
     logprobs: tuple[tuple[float, ...], ...]
     usage: Usage
+    vector: tuple[float, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -97,7 +97,8 @@ class RowResult:
     asked for logprobs). `known` is the raw log-probability of the sequence's own next token, where there is one and the slot
     scores or logprobs are asked (the prompt's for prompt tokens, else the output's: forced tokens have one too). `top` are the
     best (id, logprob) of the raw distribution, `asked` the raw log-probabilities of the tokens in `sequence.asked` of this row.
-    `error` says why the row is unusable (NaN logits); its sequence ends with an error.
+    `error` says why the row is unusable (NaN logits); its sequence ends with an error. Where the sequence is pooled, no logits
+    are made: `hidden`, float32 [hidden_size], is the sum of the slot's hidden states, in its last row.
     """
 
     token: int | None
@@ -106,6 +107,7 @@ class RowResult:
     top: tuple[tuple[int, float], ...] = ()
     error: str | None = None
     asked: tuple[float, ...] = ()
+    hidden: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

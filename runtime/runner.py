@@ -19,6 +19,7 @@ from branchpoint.runtime.graph import GraphedAttention, StepGraphs, capture_on_c
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.pooled import Pooled
 from branchpoint.runtime.sampler import Sampler
 from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
 from branchpoint.runtime.sequence import Sequence
@@ -96,10 +97,17 @@ class TorchRunner:
             started = time.perf_counter()
             rows = wanted_rows(plan)
             hidden = self._forward(plan) if plan.slots else None
+            pooled = Pooled(rows, hidden) if hidden is not None and any(row.sequence.pooled for row in rows) else None
+            if pooled is not None:
+                rows, hidden = pooled.rows, pooled.hidden
             first = self._model.logits(hidden[:LOGIT_ROWS]) if hidden is not None and rows else None
             seconds = time.perf_counter() - started
             mask = masks()
+            if pooled is not None and mask is not None:
+                mask = mask[pooled.kept]
             results = [] if hidden is None or first is None else self._sample(first, hidden, rows, mask)
+            if pooled is not None:
+                results = pooled.merged(results)
         return StepResult(_by_slot(plan, results), seconds)
 
     def _forward(self, plan: StepPlan) -> Tensor:

@@ -35,6 +35,7 @@ class Sequence:
     cursor in; a matcher that broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is
     what is left to ask about the mask of the row that this step draws from, None where the mask is exact. `asked` are the tokens
     whose log-probabilities a row is asked for, by position: a way's prompt are all its tokens but the last.
+    Where it is `pooled`, hidden states are wanted of its rows instead of logits.
     """
 
     call_id: str
@@ -61,6 +62,7 @@ class Sequence:
     draftable: bool = True
     residue: Residue | None = None
     asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    pooled: bool = False
 
     @property
     def num_tokens(self) -> int:
