@@ -37,7 +37,8 @@ def check_rounds(seeds: range, *, most: int) -> None:
                         else:
                             assert call is calls[-1]
         for host, chain in zip(hosts, CHAINS, strict=True):
-            assert sum(counts.accepted for counts in host.engine.stats().drafters) > 0, chain
+            adaptive = chain.get("draft_adaptive", False)  # depends on what steps took
+            assert adaptive or sum(counts.accepted for counts in host.engine.stats().drafters) > 0, chain
     finally:
         for host in (alone, *hosts):
             host.close()
