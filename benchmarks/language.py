@@ -2,7 +2,8 @@
 
 Host time per call, threads and memory of 1,000 programs of 8 forks each, beside the same requests made directly of the same
 backend (one that answers at once); when the children of a fast branch start while its siblings are slow; how exact a `select`
-is, beside the probability of each whole text in an engine without a cache.
+is, beside the probability of each whole text in an engine without a cache, and how few tokens it computes; what a program that
+runs on a server whole saves (`link.py`).
 """
 
 import argparse
@@ -20,6 +21,7 @@ from statistics import median
 from typing import Any
 
 import branchpoint as bp
+from benchmarks.link import remote_programs
 from benchmarks.report import Figure, Report
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Message, ScoreRequest
 from branchpoint.lang.backends.fake import Reply, prompt_text
@@ -215,6 +217,25 @@ def select_exactness(report: Report, prompts: int) -> None:
     report.add(Figure("language", f"select/{prompts}_prompts", "max difference of probabilities", worst))
 
 
+def select_tokens(report: Report) -> None:
+    """Tokens that a select among names with common beginnings computes behind the prompt, beside a sequence for each option."""
+    towns = [
+        f" {kind} {name} {place}" for kind in ("Upper", "Lower") for name in ("Oak", "Elm", "Ash") for place in ("Hill", "Vale")
+    ]
+
+    @bp.function
+    def choose(s: bp.State) -> None:
+        s += "The village is called" + bp.select("x", towns)
+
+    with bp.Engine("smollm2", cpu_weights="float32", threads=1, context_length=512) as engine:
+        usage = choose.run(backend=engine).meta("x").usage
+        prompt = len(engine.tokenizer.encode("The village is called"))
+        apart = sum(len(engine.tokenizer.encode(town)) for town in towns)
+    computed = float(usage.prefilled_tokens - prompt)
+    figure = Figure("language", f"select/{len(towns)}_options", "tokens", computed, "each apart", apart, lower_is_better=True)
+    report.add(figure)
+
+
 def _total(fresh: bp.Engine, text: str, option: str) -> float:
     """The log-probability of `option` after `text`: that of the whole text's tokens that carry bytes of the option."""
     tokens = fresh.tokenizer.encode(text + option)
@@ -239,6 +260,8 @@ def main() -> None:
     report = Report(json_only=options.json)
     overhead(report, options.programs, options.runs)
     fork_latency(report, options.runs)
+    remote_programs(report, options.runs)
+    select_tokens(report)
     select_exactness(report, options.prompts)
     report.close()
 

@@ -1,6 +1,7 @@
 """A real server with a real model, asked by the official `openai` client and by plain HTTP."""
 
 import enum
+import itertools
 import json
 import math
 import re
@@ -18,6 +19,7 @@ import pydantic
 import pytest
 from typer.testing import CliRunner
 
+import branchpoint as bp
 from branchpoint.cli import app
 from tests.system.served import Served, served
 
@@ -442,4 +444,31 @@ def series(text: str) -> dict[str, float]:
         if not line.startswith("#"):
             name, value = line.split("{")[0].split(" ")[0], line.rsplit(" ", 1)[1]
             found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def test_s1_over_http_every_turn_reuses_all_but_four_tokens_of_the_one_before(server: Served, http: httpx.Client) -> None:
+    """Also where the model made other ids than its text would be cut into."""
+
+    @bp.function
+    def talk(s: bp.State) -> None:
+        s += bp.user("Invent some odd words.")
+        for turn in range(5):
+            s += bp.assistant(bp.gen(f"x{turn}", max_tokens=12)) + bp.user("More.")
+
+    odd = 0
+    with bp.RuntimeEndpoint(server.url, KEY) as endpoint:
+        for seed in range(2):
+            run = talk.run(backend=endpoint, seed=seed, temperature=3.0)
+            metas = [run.meta(f"x{turn}") for turn in range(5)]
+            for before, after in itertools.pairwise(metas):
+                assert after.cached_tokens >= before.prompt_tokens + before.completion_tokens - 4
+            odd += sum(encoded(http, meta.text) != list(meta.tokens) for meta in metas[:-1])
+    assert odd > 0
+
+
+def encoded(http: httpx.Client, text: str) -> list[int]:
+    found: list[int] = (
+        http.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).raise_for_status().json()["tokens"]
+    )
     return found
