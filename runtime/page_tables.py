@@ -33,6 +33,7 @@ class PageTables:
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
         self.flat = torch.zeros(num_rows * width, dtype=torch.int32, device=device)
         self.version = 0
+        self._num_rows = num_rows
         self._width = width
         self._rows: dict[int, _Row] = {}  # by identity of the list, those used longest ago first
         self._free = list(range(num_rows))
@@ -42,6 +43,7 @@ class PageTables:
 
         A sequence is known by the identity of its list; one that was given another list is another.
         """
+        assert len(tables) <= self._num_rows, "a step has more slots than sequences may run"
         known = [self._rows.pop(id(pages), None) for pages in tables]
         rows: list[_Row] = []
         for pages, row in zip(tables, known, strict=True):

@@ -13,30 +13,11 @@ from branchpoint.kernels.prefixes import SharedPrefix
 from branchpoint.kernels.sharing import H200, Rates, SharingRule, find_worthwhile_prefixes
 from branchpoint.kernels.tiles import TilePlan, TileShape
 from branchpoint.kernels.tiling import extra_tiles
+from tests.kernels.steps import random_slots
 
 CPU = torch.device("cpu")
 LLAMA = TileShape(32, 8, 128, torch.bfloat16, torch.bfloat16, 16)
 EAGER = Rates(memory=1e12, cache=1.0, products=1e15, launches=0.0)
-
-
-def _slots(rng: random.Random, size: int) -> SlotTable:
-    """Slots that are leaves of a random tree of pages, with decode, drafts and chunks among them."""
-    ids = iter(range(10**6))
-
-    def some(most: int) -> list[int]:
-        return [next(ids) for _ in range(rng.randint(0, most) // size)]
-
-    pages, starts, counts = [], [], []
-    stems = [some(2000) for _ in range(2)]
-    for _ in range(rng.randint(1, 12)):
-        stem = rng.choice(stems)
-        if rng.random() < 0.4:
-            stems.append(stem := stem + some(900))
-        counts.append(rng.choice([1, 1, 1, 2, 5, 17, 130, 300]))
-        starts.append(len(stem) * size + rng.randrange(40))
-        need = -(-(starts[-1] + counts[-1]) // size)
-        pages.append(stem + [next(ids) for _ in range(need - len(stem))])
-    return SlotTable(pages, starts, counts, size)
 
 
 def _check(plan: TilePlan, table: SlotTable, shape: TileShape) -> None:
@@ -74,7 +55,7 @@ def test_every_row_meets_every_key_once(seed: int) -> None:
     rng = random.Random(seed)
     size = rng.choice([1, 16, 64])
     shape = replace(LLAMA, heads=rng.choice([8, 32]), page_size=size, multiprocessors=rng.choice([16, 132]))
-    table = _slots(rng, size)
+    table = random_slots(rng, size)
     _check(plan_tiles(table, shape, CPU, share=rng.random() < 0.7, rates=rng.choice([EAGER, H200])), table, shape)
 
 

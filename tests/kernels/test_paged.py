@@ -14,6 +14,7 @@ from branchpoint.kernels.layout import SlotTable, plan_attention
 from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.sharing import Rates
 from branchpoint.kernels.tiles import TilePlan, TileShape
+from tests.kernels.steps import random_slots
 
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -161,13 +162,30 @@ def test_keys_that_slots_share_at_two_depths_are_read_once(world: World) -> None
     pages, starts, counts = _forks(world, trunk=320, branch=128)
     shared = world.check(pages, starts, counts, share=True)
     apart = world.check(pages, starts, counts, share=False)
-    assert len(shared.merges) and _keys(shared) < _keys(apart) / 2
+    assert len(shared.merges) and _keys(shared) < 0.6 * _keys(apart)
 
 
 def _keys(plan: TilePlan) -> int:
     """Keys that all tiles together read."""
     tiles = [launch.tiles[: int(launch.count)] for launch in plan.launches]
     return sum(int((each[:, 6] - each[:, 4]).sum()) for each in tiles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_steps(seed: int) -> None:
+    rng = random.Random(seed)
+    group, kv_heads, dtype = rng.randint(1, 8), rng.choice([1, 2]), rng.choice([torch.float32, torch.float16, torch.bfloat16])
+    world = World(
+        group * kv_heads,
+        kv_heads,
+        rng.choice([16, 64, 80]),
+        rng.choice([1, 5, 16, 64]),
+        dtype,
+        multiprocessors=rng.choice([8, 132]),
+    )
+    table = random_slots(rng, world.page_size, most=6, depth=700, longest=50)
+    world.check([list(pages) for pages in table.pages], list(table.starts), list(table.counts), share=rng.random() < 0.7)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
