@@ -51,7 +51,7 @@ class Padding:
 
 
 def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: Padding | None = None) -> Batch:
-    """Lay the plan's slots one after another, then the padding."""
+    """Lay the plan's slots one after another, then the padding. Tokens of a plan with sources are left for the caller."""
     total = plan.num_tokens if padding is None else padding.size
     inputs = np.zeros((3, total), np.int64)
     rows: list[int] = []
@@ -60,7 +60,8 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: P
         end = begin + slot.count
         positions = np.arange(slot.start, slot.start + slot.count)
         pages = np.array(slot.sequence.pages[slot.start // page_size : (slot.start + slot.count - 1) // page_size + 1], np.int64)
-        inputs[0, begin:end] = slot.tokens
+        if not plan.sources:
+            inputs[0, begin:end] = slot.tokens
         inputs[1, begin:end] = positions
         inputs[2, begin:end] = pages[positions // page_size - slot.start // page_size] * page_size + positions % page_size
         rows += [begin - slot.start + position for position in slot.rows]

@@ -181,6 +181,16 @@ class KVCache:
         """Empty the tree; sequences keep their pages. Returns the number of pages freed."""
         return self.tree.flush()
 
+    @property
+    def has_host(self) -> bool:
+        """Whether there is a second tier."""
+        return self._host is not None
+
+    def page_counts(self) -> dict[str, int]:
+        """The pages as `EngineStats` counts them: free ones, those that the tree alone has, and the others."""
+        free, idle = self.pool.num_free, self.pool.num_idle
+        return {"pages_free": free, "pages_cached": idle, "pages_held": self.pool.num_pages - free - idle}
+
     def dump(self) -> CacheDump:
         """The tree as data, and why its prefixes of late don't share more."""
         return CacheDump(self.tree.dump(DumpOptions(max_tokens=SHOWN_TOKENS)), tuple(find_lost_reuse(self.tree.recent(RECENT))))

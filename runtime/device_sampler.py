@@ -21,17 +21,21 @@ from branchpoint.kernels.logprobs import top_logits
 from branchpoint.runtime.logprobs import RowReport, WantedRow, asked_places
 from branchpoint.runtime.penalties import changes_logits, gather_changes, suppressed_tokens
 from branchpoint.runtime.plan import RowResult, TokenMask
-from branchpoint.runtime.sampler import COLDEST, Sampler, checked, num_output, row_result, signed, with_suppressed
-from branchpoint.runtime.transfer import fetch, send
+from branchpoint.runtime.sampler import COLDEST, Drawn, Sampler, checked, num_output, row_result, signed, with_suppressed
+from branchpoint.runtime.transfer import Fetch, send
 
 __all__ = ["DeviceSampler"]
 
 
 class DeviceSampler(Sampler):
-    """See `Sampler`. Waits for the device once, when all is drawn."""
+    """See `Sampler`. Waits for the device once, when the results are asked for."""
 
     def sample(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
-        """See `Sampler.sample`. The logits are left as they came."""
+        """See `Sampler.sample`."""
+        return self.begin(logits, rows, mask).collect()
+
+    def begin(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> Drawn:
+        """See `Sampler.begin`. The logits are left as they came."""
         asking = [index for index, row in enumerate(rows) if row.reported]
         top_count = max((rows[index].top_count for index in asking), default=0)
         totals, values, ids = top_logits(logits, top_count) if asking else (logits[:0, 0], logits[:0], logits[:0].long())
@@ -46,15 +50,15 @@ class DeviceSampler(Sampler):
         if places:
             at = send([np.array(places, np.int64), np.array(others, np.int64)], logits.device)
             wanted.append(logits[at[0], at[1]])
-        results = _results(rows, mask_rows, packed, fetch(wanted))
-        return (
-            results
-            if mask is None
-            else [
-                self._judged(result, logits[index], row, mask[index])
-                for index, (result, row) in enumerate(zip(results, rows, strict=True))
-            ]
-        )
+        fetched = Fetch(wanted)
+
+        def collect() -> list[RowResult]:
+            results = _results(rows, mask_rows, packed, fetched.wait())
+            if mask is None:
+                return results
+            return [self._judged(*each) for each in zip(results, logits, rows, mask, strict=True)]
+
+        return Drawn(tokens, collect)
 
     def _judged(self, result: RowResult, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32]) -> RowResult:
         """The result; where the mask took too much and the token is refused, with the one that is drawn instead, here alone."""

@@ -16,7 +16,8 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.chain import make_speculation
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.verify import certain_rows, commit_rows
-from branchpoint.runtime.errors import DeviceLost, InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
+from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
+from branchpoint.runtime.flight import Flight, take_off
 from branchpoint.runtime.generation import Finish, Generation, TokenTable
 from branchpoint.runtime.group import Group
 from branchpoint.runtime.masks import MaskFiller, StepMasks
@@ -72,6 +73,7 @@ class Engine:
         self._owners: dict[Sequence, Group] = {}
         self._compiling = Compiling(compiler)
         self._events: list[Event] = []
+        self._ahead: Flight | None = None
         self._arrivals = 0
         self._queued = 0  # calls of which no sequence has run yet
         self._steps = self._computed = self._completed = self._failed = 0
@@ -80,7 +82,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to say."""
-        return bool(self._groups or self._events)
+        return bool(self._groups or self._events or self._ahead)
 
     def submit(self, call: Call | ScoreCall) -> None:
         """Accept `call`. Raises InvalidRequest or CapacityError where it can't be served, Overloaded where the queue is full."""
@@ -128,9 +130,11 @@ class Engine:
     def step(self) -> list[Event]:
         """Compute one batch; returns what there is to tell. Waits a moment where all calls wait for their grammars."""
         self._poll_grammars()
-        plan = self._scheduler.plan()
-        if plan is not None:
-            self._run(plan)
+        flight, self._ahead = self._ahead or self._launch(self._scheduler.plan()), None
+        if flight is not None:
+            if flight.under_way is not None:
+                self._ahead = self._launch(self._scheduler.plan_ahead(flight.plan), flight)
+            self._land(flight)
         elif not self._events:
             self._compiling.wait()
         return self._take_events()
@@ -140,14 +144,11 @@ class Engine:
         totals = self._totals
         for group in self._groups.values():
             totals = add_usage(totals, group.usage())
-        pool = self._cache.pool
         return EngineStats(
             running=sum(1 for _ in self._scheduler.running),
             waiting=sum(1 for _ in self._scheduler.waiting),
             compiling=sum(len(self._groups[call_id].members) for call_id in self._compiling.call_ids),
-            pages_free=pool.num_free,
-            pages_cached=pool.num_idle,
-            pages_held=pool.num_pages - pool.num_free - pool.num_idle,
+            **self._cache.page_counts(),
             steps=self._steps,
             computed_tokens=self._computed,
             completed_calls=self._completed,
@@ -195,31 +196,30 @@ class Engine:
             for sequence in group.members:
                 self._scheduler.add(sequence)
 
-    def _run(self, plan: StepPlan) -> None:
+    def _launch(self, plan: StepPlan | None, before: Flight | None = None) -> Flight | None:
+        """Give the runner `plan`, behind the flight `before` where that is still under way."""
+        if plan is None:
+            return None
         now = self._clock()
         for slot in plan.slots:
             group = self._owners[slot.sequence]
             if group.started is None:
                 group.started = now
                 self._queued -= 1
-        masks = self._masks.start(plan)
-        try:
-            result = self._runner.execute(plan, masks.wait)
-        except DeviceLost:
-            raise  # nothing can be computed any more: the host of this engine tells all callers
-        except Exception as error:  # noqa: BLE001  # the boundary of one step: a fault costs the calls in it, not the engine
-            masks.wait()
+        return take_off(self._runner, plan, self._masks.start(plan), now, before)
+
+    def _land(self, flight: Flight) -> None:
+        plan, result = flight.plan, flight.land()
+        if isinstance(result, RuntimeFailure):
             self._scheduler.abandon()
-            failure = RuntimeFailure(f"The forward pass failed: {type(error).__name__}: {str(error)[:500]}")
-            for group in dict.fromkeys(self._owners[slot.sequence] for slot in plan.slots):
-                self._fail(group, failure)
+            for group in dict.fromkeys(self._owners[slot.sequence] for slot in plan.slots if slot.sequence in self._owners):
+                self._fail(group, result)
             return
-        masks.wait()
         self._steps += 1
         self._computed += plan.num_tokens
-        self._commit(plan, result, masks)
+        self._commit(plan, result, flight.masks)
         if self._speculation:
-            self._speculation.note_step(plan.num_tokens, self._clock() - now)
+            self._speculation.note_step(plan.num_tokens, self._clock() - flight.since)
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
         errors = dict(masks.errors)
@@ -231,7 +231,7 @@ class Engine:
         for slot, rows in zip(plan.slots, result.rows, strict=True):
             sequence = slot.sequence
             if sequence.status is Status.FINISHED:
-                continue  # another sample of its call has failed in this very step
+                continue  # it has ended since, or another sample of its call has failed in this very step
             group = self._owners[sequence]
             group.mask_seconds += masks.seconds.get(sequence, 0.0)
             if sequence in errors:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from branchpoint.radix import Swap
 from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["Copy", "MaskSource", "PageCopy", "RowResult", "Runner", "Slot", "StepPlan", "StepResult", "TokenMask"]
+__all__ = ["Copy", "MaskSource", "PageCopy", "RowResult", "Runner", "Slot", "StepPlan", "StepResult", "StepUnderWay", "TokenMask"]
 
 TokenMask = npt.NDArray[np.int32]
 """Packed mask of a batch: int32 [wanted rows of the plan, mask_words(vocabulary)], all bits set where nothing is asked."""
@@ -73,10 +73,14 @@ Copy = PageCopy | Swap
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One batch. Wanted rows are numbered in the order of slots, then of positions. `copies` are made in their order."""
+    """One batch. Wanted rows are numbered in the order of slots, then of positions. `copies` are made in their order.
+
+    A plan that runs ahead has `sources`: each of its slots computes the one token that this row of the step under way draws.
+    """
 
     slots: tuple[Slot, ...]
     copies: tuple[Copy, ...] = ()
+    sources: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -116,6 +120,13 @@ class StepResult:
 
     rows: tuple[tuple[RowResult, ...], ...]
     forward_seconds: float = 0.0
+
+
+class StepUnderWay(Protocol):
+    """A step that was begun."""
+
+    def finish(self) -> StepResult:
+        """Wait for what it gives; asked once."""
 
 
 class Runner(Protocol):

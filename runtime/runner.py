@@ -5,7 +5,9 @@ The engine's loop calls `execute` once a step. Everything with a tensor in it li
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,14 +20,15 @@ from branchpoint.runtime.device import watched
 from branchpoint.runtime.graph import GraphedAttention, StepGraphs, capture_on_cuda, padded_sizes
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
 from branchpoint.runtime.models.base import Model
-from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, StepUnderWay, TokenMask
 from branchpoint.runtime.pooled import Pooled
-from branchpoint.runtime.sampler import Sampler
+from branchpoint.runtime.sampler import Drawn, Sampler
 from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
 from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.transfer import send
 from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
 
-__all__ = ["TorchRunner", "decode_plan", "largest_plan", "load_runner", "make_runner"]
+__all__ = ["TorchRunner", "TorchStep", "decode_plan", "largest_plan", "load_runner", "make_runner"]
 
 MEASURED_PAGES = 32
 MOST_GRAPHED_TOKENS = 512
@@ -42,6 +45,7 @@ class TorchRunner:
         self._attention = attention
         self._sampler = sampler
         self._device = device
+        self.runs_ahead = device.type == "cuda"
         self.graphs: StepGraphs | None = None
         self.host: HostTier | None = None
         self.copy_cost: CopyCost | None = None
@@ -91,12 +95,16 @@ class TorchRunner:
         return min(taken) / count
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
-        """See `plan.Runner`. `forward_seconds` holds the pass and the first logits, not the wait for masks nor the sampling."""
+        """See `plan.Runner`."""
+        return self.begin(plan, masks).finish()
+
+    def begin(self, plan: StepPlan, masks: MaskSource, before: StepUnderWay | None = None) -> "TorchStep":
+        """See `flight.AheadRunner`. On CUDA all is launched when this returns, and nothing waited for but the masks."""
         with watched(self._device), torch.inference_mode():
             self._attention.copy_pages(plan.copies)
             started = time.perf_counter()
             rows = wanted_rows(plan)
-            hidden = self._forward(plan) if plan.slots else None
+            hidden = self._forward(plan, before) if plan.slots else None
             pooled = Pooled(rows, hidden) if hidden is not None and any(row.sequence.pooled for row in rows) else None
             if pooled is not None:
                 rows, hidden = pooled.rows, pooled.hidden
@@ -105,31 +113,57 @@ class TorchRunner:
             mask = masks()
             if pooled is not None and mask is not None:
                 mask = mask[pooled.kept]
-            results = [] if hidden is None or first is None else self._sample(first, hidden, rows, mask)
-            if pooled is not None:
-                results = pooled.merged(results)
-        return StepResult(_by_slot(plan, results), seconds)
+            drawn = [] if hidden is None or first is None else self._draw(first, hidden, rows, mask)
+        return TorchStep(plan, tuple(drawn), pooled, self._device, seconds)
 
-    def _forward(self, plan: StepPlan) -> Tensor:
+    def _forward(self, plan: StepPlan, before: StepUnderWay | None) -> Tensor:
         """Hidden states of the wanted rows [R, hidden_size]."""
         size = self.graphs.size_for(plan) if self.graphs else None
+        padding = Padding(size, self._attention.spare_place) if size else None
+        batch = build_batch(plan, self.page_size, self._device, padding)
+        if plan.sources:
+            assert isinstance(before, TorchStep), "a step with sources comes behind one of this runner"
+            (sources,) = send([np.array(plan.sources, np.int64)], self._device)
+            batch.tokens[: len(sources)] = before.tokens.index_select(0, sources)
         if self.graphs and size:
-            batch = build_batch(plan, self.page_size, self._device, Padding(size, self._attention.spare_place))
             hidden = self.graphs.run(batch)
         else:
-            batch = build_batch(plan, self.page_size, self._device)
             self._attention.plan(batch)
             hidden = self._model.forward(batch.tokens, batch.positions, self._attention)
         return hidden if batch.rows is None else hidden.index_select(0, batch.rows)
 
-    def _sample(self, logits: Tensor, hidden: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
-        """Results of all rows, a stretch of logits at a time; `logits` are those of the first stretch."""
-        results: list[RowResult] = []
+    def _draw(self, logits: Tensor, hidden: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[Drawn]:
+        """All rows, a stretch of logits at a time; `logits` are those of the first stretch."""
+        drawn: list[Drawn] = []
         for begin in range(0, len(rows), LOGIT_ROWS):
             end = begin + LOGIT_ROWS
             stretch = self._model.logits(hidden[begin:end]) if begin else logits
-            results += self._sampler.sample(stretch, rows[begin:end], None if mask is None else mask[begin:end])
-        return results
+            drawn.append(self._sampler.begin(stretch, rows[begin:end], None if mask is None else mask[begin:end]))
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStep:
+    """A step that a `TorchRunner` has begun."""
+
+    plan: StepPlan
+    drawn: tuple[Drawn, ...]
+    pooled: Pooled | None
+    device: torch.device
+    seconds: float
+
+    @property
+    def tokens(self) -> Tensor:
+        """What the wanted rows draw, int64 [R] on the device."""
+        return self.drawn[0].tokens if len(self.drawn) == 1 else torch.cat([each.tokens for each in self.drawn])
+
+    def finish(self) -> StepResult:
+        """See `plan.StepUnderWay`. `forward_seconds` holds what launching took, on a CPU the pass and the first logits."""
+        with watched(self.device), torch.inference_mode():
+            results = [result for drawn in self.drawn for result in drawn.collect()]
+            if self.pooled is not None:
+                results = self.pooled.merged(results)
+        return StepResult(_by_slot(self.plan, results), self.seconds)
 
 
 def decode_plan(size: int, page: int) -> StepPlan:

@@ -5,6 +5,8 @@ rest of the batch; a row that can't be used is an error of that row alone. Of a 
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +21,21 @@ from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tok
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["COLDEST", "Sampler", "checked", "num_output", "row_result", "signed", "with_suppressed"]
+__all__ = ["COLDEST", "Drawn", "Sampler", "checked", "num_output", "row_result", "signed", "with_suppressed"]
 
 COLDEST = 1e-30
 """The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
 
 PATIENCE = 8
 """Refusals in a row after which all tokens of a row are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Rows being drawn: `tokens` int64 [R] on the device (anything where a row has none); `collect` waits for the results."""
+
+    tokens: Tensor
+    collect: Callable[[], list[RowResult]]
 
 
 class Sampler:
@@ -56,6 +66,11 @@ class Sampler:
             chosen = float(logits[index, token]) if index in reports and isinstance(token, int) else None
             results.append(row_result(token, row, reports.get(index), chosen))
         return results
+
+    def begin(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> Drawn:
+        """Start to `sample`. This form has done it when it returns."""
+        results = self.sample(logits, rows, mask)
+        return Drawn(torch.tensor([result.token or 0 for result in results], device=logits.device), lambda: results)
 
     def _is_plain(self, row: WantedRow) -> bool:
         """Whether the token is simply the best one."""

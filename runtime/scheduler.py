@@ -125,11 +125,41 @@ class Scheduler:
             return None
         return StepPlan(tuple(draft.slots.values()), self.cache.take_copies())
 
+    def plan_ahead(self, under_way: StepPlan) -> StepPlan | None:
+        """The step behind one that is under way, where that follows without its result: all that run decode, and go on.
+
+        Tokens that the step under way draws are computed before anybody knows them; what ends with them is computed in vain. None
+        where the result may change more: with guesses, grammars, penalties, chunks of prompts, or others to be admitted.
+        """
+        if self._speculation or self.cache.has_host or (self._waiting and len(self._running) < self._max_sequences):
+            return None
+        slots: list[Slot] = []
+        sources: list[int] = []
+        row, live = -1, 0
+        for slot in under_way.slots:
+            row += len(slot.rows)
+            sequence, behind = slot.sequence, slot.start + slot.count
+            if sequence.status is Status.FINISHED:
+                continue
+            live += 1
+            if not slot.sample or slot.rows[-1:] != (behind - 1,) or not sequence.is_free:
+                return None
+            if behind + 1 < sequence.num_prompt + sequence.max_output:
+                slots.append(Slot(sequence, behind, 1, (behind,)))
+                sources.append(row)
+        if not slots or len(slots) > self._max_batch_tokens or live < len(self._running):
+            return None
+        if not all(self.cache.grow(slot.sequence, slot.start + 1) for slot in slots):
+            return None
+        return StepPlan(tuple(slots), self.cache.take_copies(), tuple(sources))
+
     def commit(self, plan: StepPlan, faulty: set[Sequence]) -> None:
         """The plan ran: its tokens have KV now, and prompts can be shared. Nothing of `faulty` sequences is."""
         self.cache.settle()
         for slot in plan.slots:
             sequence = slot.sequence
+            if sequence.status is Status.FINISHED:
+                continue  # it ended while this plan ran ahead
             was_in_prefill = sequence.in_prefill
             sequence.num_computed = slot.first_guess
             sequence.peak = max(sequence.peak, sequence.num_computed)

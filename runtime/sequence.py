@@ -95,6 +95,13 @@ class Sequence:
         return min(self.num_tokens + 1, self.num_prompt + self.max_output)
 
     @property
+    def is_free(self) -> bool:
+        """Whether the next token depends on the model and its noise alone, not on what came before it in other ways."""
+        sampling = self.sampling
+        penalised = sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+        return self.matcher is None and self.grammar is None and not penalised
+
+    @property
     def in_prefill(self) -> bool:
         """Whether prompt tokens are still without KV."""
         return self.num_computed < self.num_prompt

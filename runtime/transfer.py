@@ -1,6 +1,6 @@
 """Numbers between host and device in one copy each way: a step sends what it decided and fetches what came out of it.
 
-Copies to a GPU start in pinned memory and wait for nothing; `fetch` is the one place where a step waits for the device.
+Copies to a GPU start in pinned memory and wait for nothing; `Fetch.wait` is the one place where a step waits for the device.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["fetch", "send"]
+__all__ = ["Fetch", "send"]
 
 ALIGNMENT = 16
 """Bytes at whose multiples each tensor begins: what kernels load at once."""
@@ -33,14 +33,29 @@ def send(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tenso
     ]
 
 
-def fetch(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
-    """The tensors as arrays on the host, once the device has computed them."""
-    if all(tensor.device.type == "cpu" for tensor in tensors):
-        return [tensor.numpy() for tensor in tensors]
-    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-    held = torch.cat(flat).cpu()
-    parts = held.split([len(each) for each in flat])
-    return [part.clone().view(tensor.dtype).view(tensor.shape).numpy() for part, tensor in zip(parts, tensors, strict=True)]
+class Fetch:
+    """Tensors on their way to the host: the copy is asked for at once, behind what computes them, and waited for in `wait`."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+        self._held: Tensor | None = None
+        self._copied: torch.cuda.Event | None = None
+        if tensors and tensors[0].device.type == "cuda":
+            flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
+            self._held = torch.empty(flat.shape, dtype=torch.uint8, pin_memory=True)
+            self._held.copy_(flat, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def wait(self) -> list[npt.NDArray[Any]]:
+        """The tensors as arrays. This is where a step waits for a GPU."""
+        if self._held is None or self._copied is None:
+            return [tensor.numpy() for tensor in self._tensors]
+        self._copied.synchronize()
+        parts = self._held.split([tensor.nbytes for tensor in self._tensors])
+        return [
+            part.clone().view(tensor.dtype).view(tensor.shape).numpy() for part, tensor in zip(parts, self._tensors, strict=True)
+        ]
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:

@@ -80,7 +80,11 @@ class ScriptedRunner:
     poison: frozenset[int] = frozenset()
     plans: list[StepPlan] = field(default_factory=list)
 
+    runs_ahead: bool = False
+
     def __post_init__(self) -> None:
+        self.drawn: dict[object, int | None] = {}
+        self.num_ahead = 0
         self.host: dict[int, list[tuple[int, int]]] = {}
         self.memory = [[GARBAGE] * self.page_size for _ in range(self.num_pages)]
 
@@ -109,8 +113,10 @@ class ScriptedRunner:
         rows = []
         for slot, state in zip(plan.slots, states, strict=True):
             found = {}
-            assert len(slot.tokens) == slot.count
-            for position, token in enumerate(slot.tokens, slot.start):
+            tokens = slot.tokens or [self.drawn[slot.sequence]]
+            assert len(tokens) == slot.count
+            for position, token in enumerate(tokens, slot.start):
+                token = 0 if token is None else token  # a row that broke: whatever comes of it, nobody will look
                 state = mix(state, token)
                 self._write(slot.sequence.pages, position, (position, state))
                 found[position] = state
@@ -121,6 +127,22 @@ class ScriptedRunner:
         return StepResult(
             tuple(tuple(self._row(slot, at, state, mask, next(numbers)) for slot, at, state in group) for group in rows)
         )
+
+    def begin(self, plan: StepPlan, masks: MaskSource, before: "Scripted | None" = None) -> "Scripted":
+        """Computes at once, with the tokens that `before` gave, as a device does in the order of its stream."""
+        if before and before.failure and plan.sources:
+            return Scripted(None, before.failure)
+        if plan.sources:
+            assert before and before.result
+            drawn = [row.token for rows in before.result.rows for row in rows]
+            self.drawn = {slot.sequence: drawn[source] for slot, source in zip(plan.slots, plan.sources, strict=True)}
+            self.num_ahead += 1
+        try:
+            return Scripted(self.execute(plan, masks), None)
+        except Exception as error:  # noqa: BLE001  # it fails when it is asked for
+            return Scripted(None, error)
+        finally:
+            self.drawn = {}
 
     def _swap(self, swap: Swap) -> None:
         """All at once, as a device may do it."""
@@ -155,6 +177,20 @@ class ScriptedRunner:
         chosen = logprob(state, token) if token is not None and asked is not None else None
         others = tuple(logprob(state, other) for other in sequence.asked.get(position, ()))
         return RowResult(token, chosen, known, best(state, asked) if asked else (), asked=others)
+
+
+@dataclass
+class Scripted:
+    """A step that a scripted runner has begun."""
+
+    result: StepResult | None
+    failure: Exception | None
+
+    def finish(self) -> StepResult:
+        if self.failure:
+            raise self.failure
+        assert self.result
+        return self.result
 
 
 @dataclass

@@ -38,7 +38,7 @@ def test_same_tokens_at_any_page_size_chunk_pool_and_batch(
     data: st.DataObject, pool: tuple[int, int], setup: dict[str, object]
 ) -> None:
     page_size, num_pages = pool
-    runner = ScriptedRunner(num_pages, page_size)
+    runner = ScriptedRunner(num_pages, page_size, runs_ahead=data.draw(st.booleans()))
     engine = make_engine(runner, **setup)
     calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(1, 6)))]
     length = min(CONTEXT, num_pages * page_size)
@@ -72,9 +72,9 @@ def test_whatever_fits_alone_finishes_in_the_smallest_pool(data: st.DataObject) 
 class EngineMachine(RuleBasedStateMachine):
     """Submits, steps, aborts and breaks at random; checks the books after each, and the answers at the end."""
 
-    @initialize(pool=st.sampled_from([(1, 60), (4, 14), (4, 60), (16, 8)]), setup=setups)
-    def start(self, pool: tuple[int, int], setup: dict[str, object]) -> None:
-        self.runner = ScriptedRunner(pool[1], pool[0])
+    @initialize(pool=st.sampled_from([(1, 60), (4, 14), (4, 60), (16, 8)]), setup=setups, ahead=st.booleans())
+    def start(self, pool: tuple[int, int], setup: dict[str, object], ahead: bool) -> None:
+        self.runner = ScriptedRunner(pool[1], pool[0], runs_ahead=ahead)
         self.compiler = ScriptedCompiler(at_once=False)
         self.calls: dict[str, Call | ScoreCall] = {}
         self.engine = make_engine(self.runner, self.compiler, speculation=self.speculation(), **setup)
