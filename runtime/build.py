@@ -76,6 +76,7 @@ def _info(model: "LoadedModel", runner: "TorchRunner", tokenizer: Tokenizer) -> 
         page_size=runner.page_size,
         eos_token_ids=tokenizer.eos_token_ids,
         sampling_defaults=_sampling_defaults(source),
+        hidden_size=model.config.hidden_size,
     )
 
 

@@ -208,3 +208,4 @@ class ModelInfo(msgspec.Struct, frozen=True):
     page_size: int
     eos_token_ids: tuple[int, ...]
     sampling_defaults: dict[str, float | int] = {}
+    hidden_size: int = 0

@@ -22,6 +22,7 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.auth import KeyGuard
 from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_chat
 from branchpoint.runtime.serving.completion import COMPLETION_RULES, CompletionRequest, answer_completion
+from branchpoint.runtime.serving.embeddings import EMBEDDING_RULES, EmbeddingRequest, answer_embeddings
 from branchpoint.runtime.serving.errors import ApiError, api_error, body_for, clip, error_body
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
@@ -98,6 +99,7 @@ _ROUTES = (
     Endpoint(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
     Endpoint(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
     Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
+    Endpoint(("/v1/embeddings",), EmbeddingRequest, EMBEDDING_RULES, _headed(answer_embeddings)),
     Endpoint(("/v1/score", "/score"), TextScoreRequest, SCORE_RULES, _headed(answer_text_score)),
     Endpoint(("/v1/rerank", "/rerank", "/v2/rerank"), RerankRequest, RERANK_RULES, _headed(answer_rerank)),
     Endpoint(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),

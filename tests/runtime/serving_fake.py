@@ -35,6 +35,7 @@ INFO = ModelInfo(
     page_size=16,
     eos_token_ids=(EOS,),
     sampling_defaults={"temperature": 0.25, "top_p": 0.5},
+    hidden_size=4,
 )
 
 
@@ -66,6 +67,10 @@ class FakeEngine:
     def answer(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
         if self.failure and not self.late:
             on_event(Failed(call.id, *self.failure))
+            return
+        if isinstance(call, ScoreCall) and call.pooling:
+            vector = (3.0, 4.0, 0.0, float(call.prompt[0]))
+            on_event(Scored(call.id, (), Usage(prompt_tokens=len(call.prompt), cached_tokens=1), vector))
             return
         if isinstance(call, ScoreCall):
             logprobs = tuple(tuple(-1.0 - place for place in range(len(tokens))) for tokens in call.continuations)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import httpx
 import jsonschema
+import numpy as np
 import openai
 import pydantic
 import pytest
@@ -280,6 +281,19 @@ def test_scores_ranks_and_prompt_logprobs_agree_with_what_the_model_knows(http: 
     (paris,) = [entry for entry in last.values() if entry["decoded_token"] == " Paris"]
     assert paris["logprob"] == pytest.approx(math.log(likely), abs=0.2)
     assert sorted(entry["rank"] for entry in last.values() if entry["rank"]) == [1, 2]
+
+
+def test_the_client_gets_embeddings_of_like_texts_that_are_alike(client: openai.OpenAI) -> None:
+    texts = ["The cat sleeps on the sofa.", "A cat is asleep on the couch.", "Interest rates rose by two percent."]
+    for pooling in ("mean", "last"):
+        answer = client.embeddings.create(model="smol", input=texts, extra_body={"pooling": pooling})  # it asks for base64
+        one, like, other = (np.array(each.embedding) for each in answer.data)
+        assert len(one) == 576 and np.linalg.norm(one) == pytest.approx(1, abs=1e-3)
+        assert one @ like > one @ other, pooling
+    short = client.embeddings.create(model="smol", input=texts[0], dimensions=64, encoding_format="float").data[0].embedding
+    whole = client.embeddings.create(model="smol", input=texts[0], encoding_format="float").data[0].embedding
+    cut = np.array(whole[:64])
+    assert len(short) == 64 and short == pytest.approx((cut / np.linalg.norm(cut)).tolist(), abs=0.02)
 
 
 PHASES: dict[str, dict[str, object]] = {
