@@ -17,6 +17,7 @@ from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.errors import BackendError, OutOfBudget
 from branchpoint.lang.ledger import Pending
 from branchpoint.lang.result import SampleMeta
+from branchpoint.lang.tools import ToolUse
 from branchpoint.lang.variables import CallEntry
 from branchpoint.runtime.errors import error_from
 from branchpoint.runtime.messages import (
@@ -107,6 +108,7 @@ async def ask(
     constraint: Constraint | None,
     put: Callable[[Delta], None],
     messages: tuple[Message, ...] | None = None,
+    tools: ToolUse | None = None,
 ) -> Answer:
     """Ask for a generation on behalf of `entry`; `put` gets each delta that has text. Raises what failed, OutOfBudget too."""
     context = entry.place.context
@@ -119,6 +121,7 @@ async def ask(
         namespace=context.namespace,
         hints=hints_of(entry),
         messages=messages,
+        tools=tools,
     )
     samples = [Sample() for _ in range(sampling.n)]
     completed = await _collect(backend, request, samples, entry, put)

@@ -32,6 +32,9 @@ async def call_tools(
     def put(delta: Delta) -> None:
         entry.say(delta.text)
 
+    if backend.capabilities.tools:
+        answer = await ask(backend, entry, segments, sampling, None, put, messages_of(entry), use)
+        return Performed((answer.samples[0].meta(),), (ids_of(answer.samples[0]),), (answer,))
     said: tuple[Segment, ...] = ()
     answers: tuple[Answer, ...] = ()
     left = sampling.max_tokens

@@ -67,13 +67,14 @@ class RoleText(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedRun(msgspec.Struct, frozen=True):
-    """A whole run, its calls in the order in which they ended."""
+    """A whole run, its calls in the order in which they ended. `native_tools`: its backend called tools itself."""
 
     program: str
     seed: int
     calls: tuple[Call, ...]
     roles: tuple[RoleText, ...]
     version: int = VERSION
+    native_tools: bool = False
 
 
 def _key(*parts: object) -> str:
@@ -111,7 +112,8 @@ def record(context: RunContext) -> RecordedRun:
         if isinstance(entry, RoleEntry) and entry.failure is None
     ]
     known = {role.key: role for role in roles}
-    return RecordedRun(context.program, context.seed, tuple(calls), tuple(known.values()))
+    native = context.executor.backend.capabilities.tools
+    return RecordedRun(context.program, context.seed, tuple(calls), tuple(known.values()), native_tools=native)
 
 
 def _calls(entry: CallEntry) -> list[Call]:

@@ -33,7 +33,8 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     if options.get("seed") is None:
         options["seed"] = _seed(entry)
     sampling = sampling_params(options)
-    _check(backend, expr.held_to, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
+    held_to = expr.constraint if backend.capabilities.tools else expr.held_to
+    _check(backend, held_to, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
     live = expr.pick if isinstance(expr.pick, int) else None
     if live is not None and not 0 <= live < sampling.n:
         raise ProgramMistake(f"pick must be in [0, {sampling.n}), got {live}.")

@@ -84,11 +84,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """How a gen may call tools: `required` or only if the model wants to; `call` is what a call is held to and read by."""
+    """How a gen may call `tools`: `choice` is auto, required, or one's name; `call` is what a call is held to and read by."""
 
-    required: bool
+    tools: tuple[Tool, ...]
+    choice: str
     call: OutputType
     output: OutputType
+
+    @property
+    def required(self) -> bool:
+        """Whether the model must call one."""
+        return self.choice != "auto"
 
 
 def tool_of(function: Callable[..., object]) -> Tool:
@@ -192,7 +198,7 @@ def tool_use(tools: Iterable["Tool | Callable[..., object]"], choice: str) -> To
         _, mark, rest = text.partition(OPEN)
         return call.parse(rest.removesuffix(CLOSE).strip()) if mark else text
 
-    return ToolUse(choice != "auto", call, OutputType("tool call", None, read))
+    return ToolUse(named, choice, call, OutputType("tool call", None, read))
 
 
 def _call_type(tools: Sequence[Tool]) -> OutputType:

@@ -13,6 +13,7 @@ import msgspec
 from branchpoint.lang.backends.base import Capabilities, GenerateRequest, ScoreRequest
 from branchpoint.lang.backends.connection import Connection, LinkOptions, bearer, find_service
 from branchpoint.lang.backends.conversation import ChatApi, Conversation, conversation_of, refuse_options
+from branchpoint.lang.backends.native_tools import NativeCall, anthropic_messages, anthropic_tools
 from branchpoint.lang.backends.retry import when_safe
 from branchpoint.lang.backends.sse import server_events
 from branchpoint.lang.backends.wrapped import WRAPPABLE, Wrapped, wrap
@@ -73,7 +74,7 @@ class Anthropic(ChatApi):
     @property
     def capabilities(self) -> Capabilities:
         """Text, no scores, no logprobs; JSON schemas, choices and patterns."""
-        return Capabilities(ids=False, score=False, logprobs=False, constraints=WRAPPABLE)
+        return Capabilities(ids=False, score=False, logprobs=False, tools=True, constraints=WRAPPABLE)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`. Leaving it early closes the connection."""
@@ -93,10 +94,10 @@ class Anthropic(ChatApi):
 
     def _body(self, request: GenerateRequest, talk: Conversation, wrapped: Wrapped | None) -> dict[str, object]:
         sampling, system, messages = request.sampling, list[str](), list[dict[str, object]]()
-        for message in talk.messages:
-            role, content = message["role"], str(message["content"])
+        for message in anthropic_messages(talk.messages, offered=request.tools is not None):
+            role, content = message["role"], message["content"]
             if role == "system" and not messages:
-                system.append(content)
+                system.append(str(content))
             elif role in ("user", "assistant"):
                 messages.append({"role": role, "content": content})
             else:
@@ -115,6 +116,8 @@ class Anthropic(ChatApi):
             body["system"] = "\n\n".join(system)
         if sampling.stop:
             body["stop_sequences"] = sampling.stop
+        if request.tools is not None:
+            body |= anthropic_tools(request.tools)
         if wrapped is not None:
             body["output_config"] = {"format": {"type": "json_schema", "schema": wrapped.schema}}
         asked = {"temperature": (sampling.temperature, 1.0), "top_p": (sampling.top_p, 1.0), "top_k": (sampling.top_k, 0)}
@@ -142,6 +145,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 class _Delta(msgspec.Struct, frozen=True):
     text: str | None = None
+    partial_json: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
 
@@ -150,8 +154,14 @@ class _Error(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class _Block(msgspec.Struct, frozen=True):
+    type: str = ""
+    name: str = ""
+
+
 class _Event(msgspec.Struct, frozen=True):
     type: str = ""
+    content_block: _Block | None = None
     message: _Message | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
@@ -167,6 +177,7 @@ class _Answer:
         self._texts = list[str]()
         self._counts = dict[str, int]()
         self._ended: _Delta | None = None
+        self._calls = list[NativeCall]()
 
     def add(self, data: bytes) -> Delta | None:
         """Take an event. Raises BackendError for what is none, and for an error that comes in the stream."""
@@ -179,8 +190,12 @@ class _Answer:
         usage = event.message.usage if event.message is not None else event.usage
         if usage is not None:
             self._counts |= {name: value for name, value in msgspec.structs.asdict(usage).items() if value is not None}
+        if event.content_block is not None and event.content_block.type == "tool_use":
+            self._calls.append(NativeCall(event.content_block.name))
         if event.delta is None:
             return None
+        if self._calls and event.delta.partial_json:
+            self._calls[-1].arguments += event.delta.partial_json
         if event.delta.stop_reason is not None:
             self._ended = event.delta
         if event.type != "content_block_delta" or not event.delta.text:
@@ -203,5 +218,7 @@ class _Answer:
         made = counts.get("output_tokens", 0)
         usage = Usage(prompt_tokens=cached + prefilled, cached_tokens=cached, prefilled_tokens=prefilled, completion_tokens=made)
         text = (Delta(self._id, 0, held),) if self._wrapped is not None and held else ()
+        if self._calls:  # one only, as more aren't asked for
+            text = (*text, Delta(self._id, 0, self._calls[0].text))
         finished = SampleFinished(self._id, 0, reason, told.stop_sequence, completion_tokens=made)
         return (*text, finished, Completed(self._id, usage))

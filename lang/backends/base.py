@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from branchpoint.constrained.spec import Constraint
+from branchpoint.lang.tools import ToolUse
 from branchpoint.runtime.messages import Event, Hints, Ids, Scored, Segment, Text
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -34,7 +35,8 @@ Message = Mapping[str, object]
 class GenerateRequest:
     """Generate after `segments`. `heal`: the output may finish the last constant's last token (see LANGUAGE S1).
 
-    `messages` is the same prompt as chat messages, for backends that only know chat; None where the program has no roles.
+    `messages` is the same prompt as chat messages, for backends that only know chat; None where the program has no roles. `tools`
+    are offered to backends that call tools themselves: a call stands in the text as `lang.tools` writes it.
     """
 
     id: str
@@ -45,6 +47,7 @@ class GenerateRequest:
     namespace: str = ""
     hints: Hints = Hints()
     messages: tuple[Message, ...] | None = None
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,15 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do, asked before anything is sent. `constraints` are the tags of `constrained.spec` that it enforces."""
+    """What a backend can do, asked before anything is sent. `constraints` are the tags of `constrained.spec` that it enforces.
+
+    `tools`: it is told of tools and calls them itself; others are asked for a call in two requests.
+    """
 
     ids: bool = True
     score: bool = True
     logprobs: bool = True
+    tools: bool = False
     constraints: frozenset[str] = field(default_factory=lambda: frozenset({"json_schema", "regex", "choice", "ebnf"}))
 
 

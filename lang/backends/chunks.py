@@ -3,11 +3,12 @@
 Token ids aren't told by these APIs: deltas have text only, and logprobs the id -1.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
+from branchpoint.lang.backends.native_tools import NativeCall
 from branchpoint.lang.backends.wrapped import Wrapped
 from branchpoint.lang.errors import BackendError
 from branchpoint.runtime.messages import Completed, Delta, Event, FinishReason, SampleFinished, TokenLogprob, Usage
@@ -39,8 +40,19 @@ class _Logprobs(msgspec.Struct, frozen=True):
     text_offset: list[int] | None = None
 
 
+class _Function(msgspec.Struct, frozen=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, frozen=True):
+    index: int = 0
+    function: _Function | None = None
+
+
 class _Message(msgspec.Struct, frozen=True):
     content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
     refusal: str | None = None
 
 
@@ -107,6 +119,7 @@ def usage_of(told: _Usage | None) -> Usage:
 class _Sample:
     texts: list[str] = field(default_factory=list)
     finished: bool = False
+    call: NativeCall | None = None
 
 
 class Chunks:
@@ -131,6 +144,7 @@ class Chunks:
         if said.refusal:
             raise BackendError(f"The model refused: {said.refusal}", body=said.refusal)
         text = said.content or ""
+        _collect(sample, said.tool_calls or ())
         logprobs = tuple(_logprobs(choice.logprobs)) if choice.logprobs is not None else ()
         sample.texts.append(text)
         if self._wrapped is None and (text or logprobs):
@@ -143,6 +157,8 @@ class Chunks:
             raise BackendError(
                 f"The server ended the answer early: {choice.finish_reason}. So far: {''.join(sample.texts)[:200]!r}"
             )
+        if sample.call is not None:
+            yield Delta(self._id, choice.index, sample.call.text)
         if self._wrapped is not None:
             whole = "".join(sample.texts)
             yield Delta(self._id, choice.index, self._wrapped.unwrap(whole) if reason == "stop" else whole)
@@ -154,6 +170,15 @@ class Chunks:
         if not all(sample.finished for sample in self._samples):
             raise BackendError("The server's stream ended before the answer did.")
         return Completed(self._id, usage_of(self._usage))
+
+
+def _collect(sample: _Sample, pieces: Iterable[_ToolCall]) -> None:
+    """Take the pieces of a call; only the first is one, as more than one aren't asked for."""
+    for piece in pieces:
+        if piece.index == 0 and piece.function is not None:
+            sample.call = sample.call or NativeCall()
+            sample.call.name += piece.function.name or ""
+            sample.call.arguments += piece.function.arguments or ""
 
 
 def _logprobs(told: _Logprobs) -> Iterator[TokenLogprob]:

@@ -28,7 +28,8 @@ class Dialect:
     """`native` writes a constraint as the server takes it; None: constraints are wrapped into JSON objects, in chat only.
 
     `options` are the names of SamplingParams that it knows. `prefill`: an answer may begin with given text. `scores_with` is the
-    `max_tokens` with which it only scores a prompt.
+    `max_tokens` with which it only scores a prompt. `tools`: calls of tools have fields of their own; else they are text, held to
+    the tools' schemas.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Dialect:
     native: Callable[[Constraint], Body] | None = None
     prefill: bool = False
     scores_with: int = 0
+    tools: bool = False
 
     def constraints(self, *, chat: bool) -> frozenset[str]:
         """The tags of constraints that it enforces."""
@@ -87,7 +89,7 @@ def _flat(constraint: Constraint) -> Body:
 def dialect_of(name: str) -> Dialect:
     """The dialect of this name. Raises ProgramMistake naming the known ones."""
     known = (
-        Dialect("openai", _COMMON),
+        Dialect("openai", _COMMON, tools=True),
         Dialect("vllm", _MORE, _structured, prefill=True),
         Dialect("sglang", _MORE, _flat, prefill=True, scores_with=1),
         Dialect("branchpoint", _MORE, _own),

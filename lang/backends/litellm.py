@@ -13,6 +13,7 @@ from branchpoint.lang.backends.base import Capabilities, GenerateRequest, ScoreR
 from branchpoint.lang.backends.chunks import Chunk, Chunks
 from branchpoint.lang.backends.conversation import ChatApi, conversation_of, refuse_options
 from branchpoint.lang.backends.dialects import dialect_of, json_format
+from branchpoint.lang.backends.native_tools import openai_messages, openai_tools
 from branchpoint.lang.backends.wrapped import WRAPPABLE, wrap
 from branchpoint.lang.errors import BackendError, NotSupported
 from branchpoint.runtime.messages import Event, Scored
@@ -60,7 +61,7 @@ class LiteLLM(ChatApi):
     @property
     def capabilities(self) -> Capabilities:
         """Text, no scores; JSON schemas, choices and patterns where the model holds output to schemas."""
-        return Capabilities(ids=False, score=False, constraints=WRAPPABLE if self._schemas else frozenset())
+        return Capabilities(ids=False, score=False, tools=True, constraints=WRAPPABLE if self._schemas else frozenset())
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`."""
@@ -88,7 +89,9 @@ class LiteLLM(ChatApi):
         if sampling.max_tokens == 0:
             raise NotSupported("LiteLLM can't generate nothing; max_tokens must be at least 1.")
         talk = conversation_of(request, prefill=False)
-        asked: dict[str, object] = {"model": self.model, "messages": [dict(message) for message in talk.messages]}
+        asked: dict[str, object] = {"model": self.model, "messages": openai_messages(talk.messages)}
+        if request.tools is not None:
+            asked |= openai_tools(request.tools)
         given: dict[str, tuple[object, object]] = {
             "max_tokens": (sampling.max_tokens, None),
             "temperature": (sampling.temperature, 1.0),

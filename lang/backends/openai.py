@@ -15,6 +15,7 @@ from branchpoint.lang.backends.chunks import Chunk, Chunks, chunk_of, usage_of
 from branchpoint.lang.backends.connection import Connection, LinkOptions, bearer, find_service
 from branchpoint.lang.backends.conversation import ChatApi, conversation_of, refuse_options
 from branchpoint.lang.backends.dialects import dialect_of, json_format
+from branchpoint.lang.backends.native_tools import openai_messages, openai_tools
 from branchpoint.lang.backends.retry import when_safe
 from branchpoint.lang.backends.sse import server_events
 from branchpoint.lang.backends.wrapped import Wrapped, wrap
@@ -73,7 +74,8 @@ class OpenAI(ChatApi):
     @property
     def capabilities(self) -> Capabilities:
         """Text, not ids. A chat server can't score options; which constraints there are depends on the dialect."""
-        return Capabilities(ids=False, score=not self.chat, constraints=self._dialect.constraints(chat=self.chat))
+        tools = self.chat and self._dialect.tools
+        return Capabilities(ids=False, score=not self.chat, tools=tools, constraints=self._dialect.constraints(chat=self.chat))
 
     async def begin(self, turns: Sequence[Turn], role: str, prompt: Sequence[Segment] = ()) -> RoleText:
         """See `ChatText`. Raises NotSupported for text completions, which have no roles."""
@@ -106,7 +108,9 @@ class OpenAI(ChatApi):
         if self.chat:
             path = "/chat/completions"
             talk = conversation_of(request, prefill=dialect.prefill)
-            body["messages"] = talk.messages
+            body["messages"] = openai_messages(talk.messages) if dialect.tools else talk.messages
+            if request.tools is not None:
+                body |= openai_tools(request.tools)
             if talk.prefix:
                 body["messages"] = (*talk.messages, {"role": "assistant", "content": talk.prefix})
                 body |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -219,3 +219,43 @@ def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     with pytest.raises(InvalidRequest, match="ANTHROPIC_API_KEY"):
         bp.Anthropic("claude")
+
+
+@bp.tool
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def called(arguments: str) -> Response:
+    return events(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 7}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Let me see."}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t", "name": "add", "input": {}}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": arguments[:3]}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": arguments[3:]}},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+    )
+
+
+def test_tools_are_offered_and_called_in_the_apis_own_blocks() -> None:
+    service = Service(called('{"a": 2, "b": 3}'), called('{"a": 5}'), "It is six.")
+
+    @bp.function
+    def agent(s: bp.State) -> str:
+        s += bp.user("2+3+1?")
+        return bp.use_tools(s, [add], max_turns=2)
+
+    with service.backend() as backend:
+        assert agent.run(backend=backend).value == "It is six."
+    first, second, third = service.bodies
+    assert first["tools"] == [{"name": "add", "description": "Add two numbers.", "input_schema": add.parameters}]
+    assert first["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+    asked, call, answer = second["messages"]
+    text, use = call["content"]
+    assert (asked["content"], text["text"], use["input"]) == ("2+3+1?", "Let me see.", {"a": 2, "b": 3})
+    assert answer == {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use["id"], "content": "5"}]}
+    assert "tools" not in third and {type(message["content"]) for message in third["messages"]} == {str}
+    assert [message["role"] for message in third["messages"]] == ["user", "assistant", "user", "assistant", "user"]

@@ -90,3 +90,11 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "litellm", None)
     with pytest.raises(bp.NotSupported, match="pip install"):
         bp.LiteLLM("groq/llama")
+
+
+def test_tools_are_offered_in_their_own_fields_whatever_a_model_is_held_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = install(monkeypatch, Package("No need.", schemas=False))
+    one = bp.Tool("one", "One.", {"type": "object", "properties": {}}, lambda: 1)
+    asks = bp.function(lambda s: s.__iadd__(bp.user("Hi") + bp.assistant(bp.gen("x", tools=[one]))) and None)
+    assert asks.run(backend=bp.LiteLLM("groq/llama"))["x"] == "No need."
+    assert package.asked[0]["tools"][0]["function"]["name"] == "one"

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -368,3 +369,58 @@ def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(InvalidRequest, match="OPENAI_API_KEY"):
         bp.OpenAI("gpt-5")
+
+
+@bp.tool
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def called(arguments: str) -> httpx.Response:
+    """A call in pieces, after some words."""
+    half = len(arguments) // 2
+    pieces: list[dict[str, Any]] = [
+        {"content": "Let me see."},
+        {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": {"name": "add", "arguments": ""}}]},
+        *({"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in (arguments[:half], arguments[half:])),
+        {"tool_calls": [{"index": 1, "function": {"name": "another", "arguments": "{}"}}]},
+    ]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    return sse(*({"choices": [{"index": 0, "delta": delta}]} for delta in pieces), end, "[DONE]")
+
+
+def test_tools_are_offered_and_called_in_the_apis_own_fields(tmp_path: Path) -> None:
+    server = Scripted(called('{"a": 2, "b": 3}'), said("It is five."))
+
+    @bp.function
+    def agent(s: bp.State) -> str:
+        s += bp.user("2+3?")
+        return bp.use_tools(s, [add], tool_choice="required")
+
+    run = agent.run(backend=server.backend())
+    assert run.value == "It is five."
+    first, second = server.bodies
+    function = {"name": "add", "description": "Add two numbers.", "parameters": add.parameters}
+    assert first["tools"] == second["tools"] == [{"type": "function", "function": function}]
+    assert (first["tool_choice"], second["tool_choice"], first["parallel_tool_calls"]) == ("required", "auto", False)
+    asked, call, answer = second["messages"]
+    assert asked == {"role": "user", "content": "2+3?"} and call["content"] == "Let me see."
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"a": 2, "b": 3}
+    assert answer == {"role": "tool", "content": "5", "tool_call_id": call["tool_calls"][0]["id"]}
+    assert "response_format" not in first and "stop" not in first
+    run.save(tmp_path / "run.json")
+    assert agent.run(backend=bp.replay(tmp_path / "run.json")).text() == run.text()
+
+
+def test_a_call_of_a_tool_by_name_and_one_that_is_none() -> None:
+    server = Scripted(called('{"a": 2}'), called('{"a": "two"}'), called('{"a": '))
+    backend = server.backend()
+    program = chat(bp.gen("x", tools=[add], tool_choice="add"))
+    value = program.run(backend=backend)["x"]
+    assert isinstance(value, bp.ToolCall) and value.run() == 3
+    assert server.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": "add"}}
+    for _ in range(2):
+        run = program.run(backend=backend)
+        with pytest.raises(bp.ProgramError, match="tool call"):
+            run["x"]
