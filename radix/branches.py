@@ -97,6 +97,10 @@ class Branches:
     def touch(self, node: Node, now: float) -> None:
         """`node` is used now."""
         node.last_used = now
+        if node.busy_until:
+            node.busy_until = 0.0
+            self.queue.again(node, now)
+            self.host_queue.again(node, now)
         self.queue.used(node)
         self.host_queue.used(node)
 

@@ -9,6 +9,8 @@ from branchpoint.radix.policy import rank
 
 __all__ = ["evict"]
 
+BUSY_SECONDS = 0.1  # a leaf whose end is in use goes after all others for as long, so that it isn't looked at in each step
+
 
 def evict(branches: Branches, num_pages: int, now: float) -> int:
     """Free at least `num_pages` device pages, or all that are evictable; returns how many were freed. See `RadixTree.evict`."""
@@ -23,7 +25,7 @@ def evict(branches: Branches, num_pages: int, now: float) -> int:
         else:
             shut.append(leaf)
     for leaf in shut:
-        leaf.last_used = now  # its pages are in use: it shall not come up first again
+        leaf.last_used, leaf.busy_until = now, now + BUSY_SECONDS
         branches.queue.push(leaf, now)
     return freed
 

@@ -17,10 +17,11 @@ class Node:
 
     `pages` lie on the device, `slots` behind them in host memory. A node is warm if it or any below it has pages: warm children
     are in `children`, the others in `cold`. `priority` is the lasting one, at most 0; higher ones are lifts in `hint`. `cut` says
-    that eviction has begun to take it.
+    that eviction has begun to take it, `busy_until` that it found its end in use and looks again then.
     """
 
     __slots__ = (
+        "busy_until",
         "children",
         "cold",
         "cut",
@@ -48,6 +49,7 @@ class Node:
         self.hits = 0
         self.hint: Hint | None = None
         self.cut = False
+        self.busy_until = 0.0
 
     @property
     def end(self) -> int:

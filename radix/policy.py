@@ -26,6 +26,8 @@ NOBODY: Standing = (0, 0)
 def rank(node: Node, now: float) -> Rank:
     """Where `node` stands in the order of eviction."""
     hint = node.hint
+    if node.busy_until > now:
+        return (float("inf"), AWAITED, True, NOBODY, node.last_used)
     if hint is None:
         return (node.priority, PLAIN, not node.cut, NOBODY, node.last_used)
     if hint.last:
@@ -138,7 +140,8 @@ class EvictionQueue:
         return None
 
     def _enter(self, node: Node, now: float) -> None:
-        if node.hint is None and not node.cut and node.priority == 0:
+        busy = node.busy_until > now
+        if node.hint is None and not node.cut and not busy and node.priority == 0:
             last = next(reversed(self._by_use), None)
             if last is None or last.last_used <= node.last_used:
                 self._tickets.pop(node, None)
@@ -151,7 +154,7 @@ class EvictionQueue:
             self._awaited.drop(node)
         ticket = self._tickets[node] = next(self._count)
         heapq.heappush(self._heap, (rank(node, now), ticket, node))
-        change = node.hint.changes(now) if node.hint else None
+        change = node.busy_until if busy else node.hint.changes(now) if node.hint else None
         if change is not None:
             heapq.heappush(self._timers, (change, ticket, node))
         if len(self._heap) + len(self._timers) > 3 * len(self._tickets) + STALE:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from branchpoint.radix import BlockPool, DumpOptions, HostTier, PrefixKey, RadixTree
+from branchpoint.radix.eviction import BUSY_SECONDS
 from branchpoint.radix.hints import GRACE_SECONDS
 
 SIZE = 4
@@ -161,6 +162,18 @@ def test_what_has_come_back_or_was_given_up_is_awaited_no_longer(cache: Cache) -
     cache.now += GRACE_SECONDS
     assert cache.tree.num_awaited((0, -9)) == 0
     cache.tree.check()
+
+
+def test_a_leaf_found_in_use_is_left_in_peace_for_a_moment(cache: Cache) -> None:
+    used, awaited = cache.store(1), cache.store(2)
+    cache.tree.expect(awaited, 9)
+    with cache.tree.match(used):
+        cache.tree.evict(1)
+    assert cache.left(used, awaited) == [2, 1]
+    cache.now += BUSY_SECONDS
+    cache.tree.evict(1)
+    assert cache.left(used, awaited) == [1, 1]
+    assert cache.tree.evict(9) == 2, "no leaf is left for good"
 
 
 def test_what_host_memory_has_room_for_is_not_spared() -> None:
