@@ -87,7 +87,20 @@ def category(name: str, *, ascii_only: bool) -> CharSet:
     test = _TESTS[name]
     if ascii_only and name == "space":  # the four separators U+001C to U+001F are spaces to str, not to an ASCII `\s`
         return union((ord(char), ord(char)) for char in " \t\n\r\f\v")
-    return union((code, code) for code in range(0x80 if ascii_only else _LAST_LETTER + 1) if test(chr(code)))
+    return union(_runs(code for code in range(0x80 if ascii_only else _LAST_LETTER + 1) if test(chr(code))))
+
+
+def _runs(codes: Iterable[int]) -> Iterable[tuple[int, int]]:
+    """Ascending values as ranges."""
+    low = high = -2
+    for code in codes:
+        if code != high + 1:
+            if high >= 0:
+                yield low, high
+            low = code
+        high = code
+    if high >= 0:
+        yield low, high
 
 
 def fold_case(chars: CharSet, *, ascii_only: bool) -> CharSet:

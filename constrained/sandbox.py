@@ -2,13 +2,14 @@
 
 Used by the compiler. A grammar library that crashes, searches without an end, eats memory or keeps Python's lock (deep chains of
 rules, intersections of patterns, the algebra of schemas) then costs its own caller an error and nobody else anything. A schema
-comes back prepared, so that little is done twice. The other side is `trial.py`.
+comes back prepared, so that little is done twice. The other side, `trial.py`, does each in a fork.
 """
 
 import contextlib
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from branchpoint.constrained.json_grammar import PreparedSchema
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.vocabulary import Vocabulary
 
-__all__ = ["Outcome", "RiskyConstraint", "Sandbox", "Trial", "is_risky", "receive", "send"]
+__all__ = ["Outcome", "RiskyConstraint", "Sandbox", "Trial", "beyond_limits", "is_risky", "receive", "send"]
 
 RiskyConstraint = JsonSchema | Regex | Ebnf | StructuralTag
 Outcome = PreparedSchema | GrammarError | None
@@ -82,11 +83,7 @@ class Sandbox:
         with self._lock:
             answer = self._ask(message)
         if answer is None:
-            threading.Thread(target=self.begin, name="grammar-trial").start()  # so that the next one needn't wait for it
-            raise LimitExceeded(
-                f"The constraint took more than {self._seconds:g} s of computing or {self._memory >> 20} MiB to compile, or "
-                "nests too deep; make it smaller."
-            )
+            raise beyond_limits(self._seconds, self._memory)
         outcome: Outcome = pickle.loads(answer)
         if isinstance(outcome, GrammarError):
             raise outcome
@@ -139,9 +136,18 @@ class Sandbox:
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # with what it has forked
         with process, contextlib.suppress(BrokenPipeError):  # closes the pipes and waits
             pass
+
+
+def beyond_limits(seconds: float, memory: int) -> LimitExceeded:
+    """What is said of a constraint whose trial didn't end within `seconds` of computing and `memory` bytes."""
+    return LimitExceeded(
+        f"The constraint took more than {seconds:g} s of computing or {memory >> 20} MiB to compile, or nests too deep; "
+        "make it smaller."
+    )
 
 
 def send(pipe: IO[bytes], message: bytes) -> None:

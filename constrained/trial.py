@@ -1,8 +1,9 @@
-"""The process behind `sandbox.py`: compiles what it is sent, within its limits, and answers with what came of it.
+"""The process behind `sandbox.py`: compiles what it is sent, each in a fork with limits, and answers with what came of it.
 
-Beyond a limit it dies, which is the answer too. Ends when its input does.
+A fork that goes beyond a limit dies, which is an answer too. Ends when its input does.
 """
 
+import functools
 import os
 import pickle
 import resource
@@ -17,7 +18,7 @@ import msgspec
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
 from branchpoint.constrained.errors import GrammarError
 from branchpoint.constrained.refusals import only_grammar_errors
-from branchpoint.constrained.sandbox import Outcome, Trial, receive, send
+from branchpoint.constrained.sandbox import Outcome, Trial, beyond_limits, receive, send
 from branchpoint.constrained.vocabulary import make_vocabulary
 
 __all__ = ["main"]
@@ -38,14 +39,38 @@ def main() -> None:
     vocabulary = make_vocabulary(texts, special, eos, size, _cutter({text: token for token, text in texts.items() if text}))
     threading.stack_size(_STACK)
     compiler = GrammarCompiler(vocabulary, 1, CompilerLimits(trial_seconds=0, cached=1), documents)
+    compiler.warm().result()  # before the first fork, which all share it with
+    while (message := receive(inbox)) is not None:
+        answer = _in_fork(functools.partial(_answer, compiler, message, seconds, memory))
+        send(answers, answer or pickle.dumps(beyond_limits(seconds, memory)))
+
+
+def _in_fork(work: Callable[[], bytes]) -> bytes:
+    """What `work` gives in a fork of this process; nothing where that doesn't live to tell it."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(work())
+            status = 0
+        finally:
+            os._exit(status)  # leaves alone what belongs to the other
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    return answer if os.waitpid(process, 0)[1] == 0 else b""
+
+
+def _answer(compiler: GrammarCompiler, message: bytes, seconds: float, memory: int) -> bytes:
     _limit_memory(memory)
-    with ThreadPoolExecutor(1) as thread:
-        while (message := receive(inbox)) is not None:
-            trial = msgspec.msgpack.decode(message, type=Trial)
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time; its signal ends the process
-            outcome = thread.submit(_outcome, compiler, trial).result()
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            send(answers, pickle.dumps(outcome))
+    trial = msgspec.msgpack.decode(message, type=Trial)
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time; its signal ends the process
+    with ThreadPoolExecutor(1) as thread:  # for its stack, and because no thread survives a fork
+        outcome = thread.submit(_outcome, compiler, trial).result()
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return pickle.dumps(outcome)
 
 
 def _outcome(compiler: GrammarCompiler, trial: Trial) -> Outcome:
