@@ -45,3 +45,51 @@ def test_a_runtime_is_given_its_model_path_and_shut_down() -> None:
 def test_media_say_that_they_are_not_there(name: str) -> None:
     with pytest.raises(sgl.NotSupported, match=f"branchpoint.{name} is not supported"):
         getattr(sgl, name)("picture.png")
+
+
+NAMES = [
+    "function",
+    "gen",
+    "gen_int",
+    "gen_float",
+    "gen_bool",
+    "gen_string",
+    "select",
+    "system",
+    "user",
+    "assistant",
+    "tool",
+    "image",
+    "separate_reasoning",
+    "set_default_backend",
+    "flush_cache",
+    "get_server_info",
+    "Engine",
+    "Runtime",
+    "RuntimeEndpoint",
+    "OpenAI",
+    "Anthropic",
+    "LiteLLM",
+    "regex",
+    "ebnf",
+    "json_schema",
+    "substring",
+    "RunConfig",
+    "Incomplete",
+    "ProgramError",
+    "system_begin",
+    "system_end",
+    "user_begin",
+    "user_end",
+    "assistant_begin",
+    "assistant_end",
+    "tool_begin",
+    "tool_end",
+]
+
+
+def test_all_names_of_the_language_are_the_packages_own() -> None:
+    assert [name for name in NAMES if name not in sgl.__all__ or not hasattr(sgl, name)] == [
+        "image"
+    ]  # which says that it isn't there
+    assert callable(sgl.image) and sgl.Runtime is sgl.Engine and callable(sgl.State.fork)

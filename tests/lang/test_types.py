@@ -1,10 +1,12 @@
 """S5: what a typed gen asks for, and the values that its text becomes."""
 
 import dataclasses
+import datetime
 import enum
 import json
 import re
 import typing
+import uuid
 from typing import Annotated, Any, Literal, NewType, Optional, Union
 
 import pytest
@@ -53,6 +55,35 @@ class Table(typing.TypedDict, total=False):
     rows: list[Row]
 
 
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    barks: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    value: int
+    next: Optional["Node"] = None
+
+
+T = typing.TypeVar("T")
+
+
+class Pair(BaseModel, typing.Generic[T]):
+    left: T
+    right: T
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
 def schema_of(wanted: Any) -> Any:
     constraint = output_type(wanted).constraint
     assert isinstance(constraint, JsonSchema)
@@ -90,6 +121,17 @@ def schema_of(wanted: Any) -> Any:
         (Row, '{"id":1}', {"id": 1}),
         (Table, '{"rows":[{"id":1,"note":"n"}]}', {"rows": [{"id": 1, "note": "n"}]}),
         (list[Row] | None, '[{"id":2}]', [{"id": 2}]),
+        (list[Color], '["red",0]', [Color.RED, Color.NONE]),
+        (dict[str, Person | None], '{"a":null,"b":{"name":"B","age":1}}', {"a": None, "b": Person(name="B", age=1)}),
+        (Cat | Dog, '{"kind":"dog","barks":2}', Dog(kind="dog", barks=2)),
+        (Node, '{"value":1,"next":{"value":2,"next":null}}', Node(1, Node(2))),
+        (Pair[int], '{"left":1,"right":2}', Pair[int](left=1, right=2)),
+        (Level, "3", Level.HIGH),
+        (frozenset[int], "[1,2,2]", frozenset({1, 2})),
+        (list[Literal["x", 1]], '[1,"x"]', [1, "x"]),
+        (list[list[int]], "[[1],[]]", [[1], []]),
+        (datetime.date, '"2026-11-30"', datetime.date(2026, 11, 30)),
+        (uuid.UUID, '"123e4567-e89b-12d3-a456-426614174000"', uuid.UUID("123e4567-e89b-12d3-a456-426614174000")),
         ({"type": "object"}, '{"a": [1]}', {"a": [1]}),
         (JsonSchema("{}"), "[1]", [1]),
         (Regex("a+"), "aa", "aa"),

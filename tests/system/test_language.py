@@ -1,10 +1,14 @@
 """The language on a real engine: what was cancelled or rolled back is freed and counted, graphs and recordings say the same."""
 
+import dataclasses
+import enum
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+from typing_extensions import TypedDict
 
 import branchpoint as bp
 from branchpoint.runtime.messages import Usage
@@ -72,6 +76,55 @@ def test_p6_b3_graphs_and_recordings_give_the_same_text(engine: bp.Engine, tmp_p
     run.save(tmp_path / "run.json")
     again = program.run(topic="tea", backend=bp.replay(tmp_path / "run.json"))
     assert [state.text() for state in again.states] == [state.text() for state in run.states]
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+    LIGHT = "light"
+
+
+@dataclasses.dataclass
+class Spot:
+    x: Annotated[int, Field(ge=0, le=9)]
+    shade: Shade
+
+
+class Line(TypedDict):
+    number: Annotated[int, Field(ge=1, le=3)]
+    kind: Literal["a", "b"]
+
+
+class Sheet(BaseModel):
+    spots: list[Spot] = Field(max_length=2)
+    note: str | None = Field(max_length=3)
+
+
+def test_s5_values_of_every_kind_of_type_come_whole_out_of_an_engine(engine: bp.Engine) -> None:
+    kinds = (
+        Annotated[int, Field(ge=1, le=5)],
+        bool,
+        Literal["yes", "no"],
+        Shade,
+        Spot,
+        Line,
+        Sheet,
+        Annotated[list[Line], Field(max_length=2)],
+        Optional[Shade],  # noqa: UP045  # both spellings are meant
+        Literal[1, 2] | Spot,
+    )
+
+    @bp.function
+    def program(s: bp.State) -> list[Any]:
+        s += "Values: "
+        forks = s.fork(len(kinds))
+        forks += [bp.gen("x", kind) for kind in kinds]
+        return [fork["x"] for fork in forks]
+
+    for seed in range(2):
+        values = program.run(backend=engine, seed=seed, temperature=1.5).value
+        for kind, value in zip(kinds, values, strict=True):
+            assert TypeAdapter(kind).validate_python(value) == value
+        assert [type(value) for value in values[1:7]] == [bool, str, Shade, Spot, dict, Sheet]
 
 
 def test_p7_prompts_are_measured_by_the_engines_own_tokens(engine: bp.Engine) -> None:
