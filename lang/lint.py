@@ -122,6 +122,7 @@ def _beginnings(choices: Sequence[str]) -> dict[str, str]:
 
 def _patterns(trace: Trace) -> Iterator[Finding]:
     from branchpoint.constrained.regex import normalise_regex
+    from branchpoint.constrained.suspicious import suspicious_classes
 
     for node, origin in zip(trace.nodes, trace.origins, strict=True):
         if isinstance(node, op.Gen) and isinstance(node.constraint, Regex):
@@ -129,6 +130,9 @@ def _patterns(trace: Trace) -> Iterator[Finding]:
                 normalise_regex(node.constraint.pattern)
             except GrammarError as error:
                 yield Finding("bad-pattern", f"the pattern {node.constraint.pattern[:80]!r} can't be used: {error}", origin)
+                continue
+            for what in suspicious_classes(node.constraint.pattern):
+                yield Finding("odd-class", f"in the pattern {node.constraint.pattern[:80]!r}, {what}", origin)
 
 
 def _chains(trace: Trace) -> Iterator[tuple[int, list[int]]]:

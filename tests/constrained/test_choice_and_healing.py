@@ -11,6 +11,7 @@ from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
+from branchpoint.lang.calls import substring
 from tests.constrained.corpus import Generator, accepts, allowed, compiled, constraints, is_valid
 
 
@@ -30,6 +31,17 @@ def sentences(grammar: CompiledGrammar, vocabulary: Vocabulary) -> set[bytes]:
 
     walk(b"")
     return found
+
+
+@pytest.mark.parametrize("text", ["banana", "aé€", 'say "no"\n'])
+def test_a_quote_is_every_stretch_of_its_text_and_nothing_else(text: str) -> None:
+    texts = {**{byte: bytes((byte,)) for byte in range(256)}, 256: b"an", 257: "é€".encode(), 258: b""}
+    vocabulary = make_vocabulary(texts, frozenset({258}), (258,), 259, list)
+    compiler = GrammarCompiler(vocabulary, 1)
+    grammar = compiled(compiler, substring(text))
+    stretches = {text[start:end].encode() for start in range(len(text)) for end in range(start, len(text) + 1)}
+    assert sentences(grammar, vocabulary) == stretches
+    compiler.close()
 
 
 @pytest.mark.parametrize(

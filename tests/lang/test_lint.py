@@ -65,6 +65,10 @@ def test_p7_a_name_that_is_used_twice_is_found_where_the_first_value_is_lost() -
         (bp.gen("x", regex=r"[^\s\S]"), "bad-pattern"),
         (bp.gen("x", regex="("), "bad-pattern"),
         (bp.gen("x", bp.regex(r"a[^\s\S]b")), "bad-pattern"),
+        (bp.gen("x", regex="([A-z]+ ){3}"), "odd-class"),
+        (bp.gen("x", regex="[^0-Z]"), "odd-class"),
+        (bp.gen("x", regex="[:alpha:]+"), "odd-class"),
+        (bp.gen("x", regex="x|[a|b]"), "odd-class"),
     ],
 )
 def test_p7_choices_and_patterns_that_can_not_be_meant(expression: bp.Expr, rule: str) -> None:
@@ -77,6 +81,7 @@ def test_p7_choices_and_patterns_that_can_not_be_meant(expression: bp.Expr, rule
         bp.select("x", ["New", "New York"], choices_method="total_with_end"),
         bp.gen("x", choices=["New", "New York"], method="mask"),
         bp.gen("x", int),
+        bp.gen("x", regex=r"[A-Za-z0-9_|.:-]+|[+-/|]|(a|b)|[|a]"),
     ],
 )
 def test_p7_choices_that_can_be_told_apart_are_fine(expression: bp.Expr) -> None:
