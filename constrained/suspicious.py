@@ -1,4 +1,4 @@
-"""Classes of characters in a pattern that are rarely meant as they are written: ranges over two alphabets, bars, names in brackets.
+"""Classes of characters in a pattern that are rarely meant as written: ranges over two alphabets, bars, names in brackets.
 
 Asked by the language's lint; nothing is refused for it.
 """
