@@ -3,6 +3,7 @@
 Built once a step by the runner; models see tokens and positions, attention sees the rest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,22 +53,29 @@ class Padding:
 
 def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: Padding | None = None) -> Batch:
     """Lay the plan's slots one after another, then the padding. Tokens of a plan with sources are left for the caller."""
-    total = plan.num_tokens if padding is None else padding.size
-    inputs = np.zeros((3, total), np.int64)
+    tokens: list[int] = []
+    positions: list[int] = []
+    places: list[int] = []
     rows: list[int] = []
-    begin = 0
     for slot in plan.slots:
-        end = begin + slot.count
-        positions = np.arange(slot.start, slot.start + slot.count)
-        pages = np.array(slot.sequence.pages[slot.start // page_size : (slot.start + slot.count - 1) // page_size + 1], np.int64)
+        begin, start, pages = len(positions), slot.start, slot.sequence.pages
+        if slot.count == 1:  # most slots of most steps: what this costs a slot is what decoding costs the host
+            positions.append(start)
+            places.append(pages[start // page_size] * page_size + start % page_size)
+        else:
+            positions += range(start, start + slot.count)
+            places += _places(pages, start, slot.count, page_size)
         if not plan.sources:
-            inputs[0, begin:end] = slot.tokens
-        inputs[1, begin:end] = positions
-        inputs[2, begin:end] = pages[positions // page_size - slot.start // page_size] * page_size + positions % page_size
-        rows += [begin - slot.start + position for position in slot.rows]
-        begin = end
+            tokens += slot.tokens
+        rows += [begin - start + position for position in slot.rows]
+    count = len(positions)
+    total = count if padding is None else padding.size
+    inputs = np.zeros((3, total), np.int64)
+    inputs[0, : len(tokens)] = tokens
+    inputs[1, :count] = positions
+    inputs[2, :count] = places
     if padding is not None:
-        inputs[2, begin:] = padding.place
+        inputs[2, count:] = padding.place
     table = SlotTable(
         [slot.sequence.pages for slot in plan.slots],
         [slot.start for slot in plan.slots],
@@ -78,3 +86,12 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: P
         return Batch(send([inputs], device)[0], None, table)
     sent, wanted = send([inputs, np.array(rows, np.int64)], device)
     return Batch(sent, wanted, table)
+
+
+def _places(pages: Sequence[int], start: int, count: int, page_size: int) -> list[int]:
+    """Where in the cache the positions from `start` on lie."""
+    positions = np.arange(start, start + count)
+    first = start // page_size
+    held = np.array(pages[first : (start + count - 1) // page_size + 1], np.int64)
+    placed: list[int] = (held[positions // page_size - first] * page_size + positions % page_size).tolist()
+    return placed
