@@ -131,7 +131,7 @@ def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
             done += 1
             matcher.fill(rows[done])
         matcher.rollback(done)
-    except Exception:  # noqa: BLE001  # the boundary of a guess: where it leads says nothing about the sequence itself
+    except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         rows[max(done, 1) :] = -1
         return _Walk(time.perf_counter() - started, max(done, 1), whole=False)
     return _Walk(time.perf_counter() - started, done + 1)

@@ -57,7 +57,7 @@ class GrammarDrafter:
         try:
             grade = self._extend(sequence, matcher, tokens, count)
             matcher.rollback(len(tokens))
-        except Exception:  # noqa: BLE001  # the boundary of a guess: what it does to a matcher must not reach the sequence
+        except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
             renew_matcher(sequence)
             return None
         return Proposal(tuple(tokens[:count]), grade)

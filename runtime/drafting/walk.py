@@ -20,7 +20,7 @@ def legal_prefix(sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]
         return tokens
     try:
         return tokens[: _walk(matcher, tokens)]
-    except Exception:  # noqa: BLE001  # the boundary of a guess: what it does to a matcher must not reach the sequence
+    except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         renew_matcher(sequence)
         return ()
 
@@ -36,7 +36,7 @@ def renew_matcher(sequence: Sequence) -> None:
     try:
         matcher = sequence.grammar.matcher()
         whole = matcher.advance(sequence.output) == sequence.num_output
-    except Exception:  # noqa: BLE001  # the boundary of one sequence: its next mask says that it has no matcher any more
+    except BaseException:  # noqa: BLE001  # the boundary of one sequence, a library's panics too: its next mask tells
         whole = False
     sequence.matcher = matcher if whole else _Lost()
 

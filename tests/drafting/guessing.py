@@ -44,5 +44,22 @@ class Oracle:
         self._truth.clear()
 
 
+class Parrot:
+    """Always guesses the same."""
+
+    def __init__(self, *tokens: int, name: str = "parrot") -> None:
+        self.name = name
+        self._tokens = tokens
+
+    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        return {sequence: Proposal(self._tokens[:count]) for sequence, count in wanted.items() if self._tokens}
+
+    def finish(self, sequence: Sequence, *, kept: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def all_of(drafter: object, most: int = 6, eos: frozenset[int] = frozenset()) -> Speculation:
     return Speculation((drafter,), most=most, ends=eos, adaptive=False)  # type: ignore[arg-type]

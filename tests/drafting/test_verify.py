@@ -1,17 +1,13 @@
 """Whatever is guessed, the answers are the same: on the scripted model, which reads its own pages."""
 
-from collections.abc import Mapping
-
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from branchpoint.constrained.spec import Choice
-from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.messages import Call, Usage
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.sequence import Sequence
-from tests.drafting.guessing import Oracle, all_of
+from tests.drafting.guessing import Oracle, Parrot, all_of
 from tests.runtime.expected import assert_as_expected
 from tests.runtime.scripted import CONTEXT, EOS, ScriptedRunner, make_engine, run
 from tests.runtime.strategies import any_call
@@ -102,24 +98,6 @@ def test_masks_are_those_of_each_position_and_forced_tokens_count_as_forced() ->
     runner, usage = guessed(call, most=8)
     assert len(runner.plans) == 1
     assert (usage.forced_tokens, usage.accepted_tokens, usage.completion_tokens) == (3, 4, 7)
-
-
-class Parrot:
-    """Always guesses the same."""
-
-    name = "parrot"
-
-    def __init__(self, *tokens: int) -> None:
-        self._tokens = tokens
-
-    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
-        return {sequence: Proposal(self._tokens) for sequence in wanted}
-
-    def finish(self, sequence: Sequence, *, kept: bool) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_grammar_that_breaks_behind_a_guess_fails_where_it_fails_without() -> None:
