@@ -38,7 +38,14 @@ from branchpoint.runtime.serving.messages_route import (
     answer_messages,
     count_message_tokens,
 )
-from branchpoint.runtime.serving.native import RenderRequest, ScoreRequest, answer_score, render
+from branchpoint.runtime.serving.native import (
+    EndProgramRequest,
+    RenderRequest,
+    ScoreRequest,
+    answer_score,
+    end_program,
+    render,
+)
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.record import log_refusal
 from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
@@ -104,6 +111,7 @@ _ROUTES = (
     Endpoint(("/v1/rerank", "/rerank", "/v2/rerank"), RerankRequest, RERANK_RULES, _headed(answer_rerank)),
     Endpoint(("/branchpoint/score",), ScoreRequest, Rules(), _headed(answer_score)),
     Endpoint(("/branchpoint/render",), RenderRequest, Rules(), _plain(render)),
+    Endpoint(("/branchpoint/end_program",), EndProgramRequest, Rules(), end_program),
     Endpoint(("/tokenize", "/v1/tokenize"), TokenizeRequest, Rules(), _plain(tokenize)),
     Endpoint(("/detokenize", "/v1/detokenize"), DetokenizeRequest, Rules(), _plain(detokenize)),
 )

@@ -136,7 +136,7 @@ class Gateway:
         check_amount(calls)
         with named(params):
             check_calls(calls, self.settings)
-        own = tuple(msgspec.structs.replace(call, namespace=caller.space(call.namespace)) for call in calls)
+        own = tuple(caller.own(call) for call in calls)
 
         def make(on_first: Callable[[], None], on_exit: Callable[[], None]) -> Exchange:
             number = next(self._numbers)

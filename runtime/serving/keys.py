@@ -16,6 +16,7 @@ import msgspec
 from starlette.types import Scope
 
 from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.messages import Call, ScoreCall
 from branchpoint.runtime.serving.errors import clip
 from branchpoint.runtime.serving.quota import KeyLimits, Quota
 
@@ -39,6 +40,12 @@ class Caller:
     def space(self, namespace: str) -> str:
         """The namespace that a call of this caller gets where its request asks for `namespace`."""
         return f"{self.namespace}\x1f{namespace}" if self.namespace else namespace
+
+    def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
+        """`call` in this caller's namespace, which its program's name lies in too: no one ends another's program."""
+        program = call.hints.program and self.space(call.hints.program)
+        hints = call.hints if program == call.hints.program else msgspec.structs.replace(call.hints, program=program)
+        return msgspec.structs.replace(call, namespace=self.space(call.namespace), hints=hints)
 
 
 ANYONE = Caller()

@@ -1,11 +1,14 @@
-"""POST /branchpoint/score and /branchpoint/render: what the language asks beyond generating.
+"""POST /branchpoint/score, /branchpoint/render and /branchpoint/end_program: what the language asks beyond generating.
 
-Scores are log-probabilities of given options; rendering is the model's own chat template, as text.
+Scores are log-probabilities of given options; rendering is the model's own chat template, as text. A program's end lets
+its cached prefixes go first.
 """
 
 from collections.abc import Mapping
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from branchpoint.runtime.messages import Hints, ScoreCall, Scored, Segment
 from branchpoint.runtime.serving.answer import Answer, EventBatch
@@ -13,10 +16,12 @@ from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import salt_of
 from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.info import json_response
+from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.logprobs import LOWEST
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
-__all__ = ["RenderRequest", "ScoreRequest", "answer_score", "render"]
+__all__ = ["EndProgramRequest", "RenderRequest", "ScoreRequest", "answer_score", "end_program", "render"]
 
 MAX_OPTIONS = 4096
 
@@ -38,6 +43,12 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: list[Json]
     add_generation_prompt: bool = True
+
+
+class EndProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of /branchpoint/end_program: what the calls' `hints.program` was."""
+
+    program: str
 
 
 async def answer_score(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:
@@ -69,6 +80,13 @@ async def render(gateway: Gateway, body: Json) -> Json:
     tokenizer = gateway.loaded.tokenizer
     text = await gateway.aside(lambda: tokenizer.render(fields.messages, add_generation_prompt=fields.add_generation_prompt))
     return {"prompt": text}
+
+
+async def end_program(gateway: Gateway, body: Json, request: Request) -> Response:
+    """No more calls of this program of the caller's will come; one that is unknown, or has ended, is fine too."""
+    program = as_request(body, EndProgramRequest, Rules()).program
+    gateway.loaded.engine.end_program(caller_of(request.scope).space(program))
+    return json_response({"program": program})
 
 
 class _ScoreView:

@@ -83,6 +83,19 @@ async def test_each_key_has_a_cache_namespace_of_its_own_whatever_salt_it_sends(
         refusal(forged, 400, "cache_salt")
 
 
+async def test_nobody_ends_the_program_of_another_key(key_file: Path) -> None:
+    async with keyed(key_file) as site:
+        body = {"text": "hi", "hints": {"program": "p"}}
+        names = []
+        for headers in (ONE, TWO):
+            assert (await site.http.post("/generate", json=body, headers=headers)).status_code == 200
+            names.append(site.engine.calls[-1].hints.program)
+            answer = await site.http.post("/branchpoint/end_program", json={"program": "p"}, headers=headers)
+            assert answer.status_code == 200 and answer.json() == {"program": "p"}
+        assert site.engine.ended == names and len(set(names)) == 2
+        refusal(await site.http.post("/branchpoint/end_program", json={"programme": "p"}, headers=ONE), 400, "programme")
+
+
 async def test_a_keys_requests_a_minute_end_in_429_with_retry_after(key_file: Path) -> None:
     async with keyed(key_file) as site:
         for _ in range(3):
