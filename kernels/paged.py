@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: the Triton form of `attention.paged_attention`, over the tiles that `tiles.plan_tiles` laid out.
+"""Paged attention on a GPU: the Triton form of `attention.paged_attention`, over the tiles that `laying` made.
 
 One program takes one tile of query rows (the heads that share a key head, token by token) over one stretch of keys. Tiles that
 hold only part of a row's keys leave it with its log-sum-exp for `merge`; a launch has room for more tiles than a step may have,

@@ -32,7 +32,6 @@ class Rates:
 H200 = Rates(memory=4.2e12, cache=7.0e12, products=3.5e14, launches=8e-6)
 """The caches' rate is rather too high than too low: sharing is then chosen too seldom, never to its cost."""
 
-
 MARGIN = 0.9
 """Sharing must be estimated to take less than this part of the plain way's time: estimates err, and plain is never far off."""
 

@@ -22,7 +22,10 @@ first key, the first key that not all rows see, its last key (all ends exclusive
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """What planning must know of the model, the cache and the device."""
+    """What planning must know of the model, the cache and the device, by default a Hopper GPU.
+
+    `shared_memory` is what one program may have, in bytes.
+    """
 
     heads: int
     kv_heads: int
@@ -31,6 +34,7 @@ class TileShape:
     kv_dtype: torch.dtype
     page_size: int
     multiprocessors: int = 132
+    shared_memory: int = 227 * 1024
 
     @property
     def group(self) -> int:
@@ -40,7 +44,7 @@ class TileShape:
     @property
     def sizes(self) -> tuple[Tiling, Tiling, Tiling]:
         """Narrow, middle and wide tiles."""
-        return tilings(self.head_dim, self.dtype, self.kv_dtype)
+        return tilings(self.head_dim, self.dtype, self.shared_memory)
 
 
 @dataclass(frozen=True, slots=True)

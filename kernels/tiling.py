@@ -17,6 +17,9 @@ LEAST_NARROW = 256
 LEAST_WIDE = 512
 """Keys below which splitting a tile's keys costs more in writing and merging its parts than it gains."""
 
+AMPLE = 163 * 1024
+"""Bytes of shared memory that the tilings for large devices need; an A100 has just as much, an L40 or RTX 4090 99 KiB."""
+
 PROGRAMS_EACH = (4, 2)
 """Programs for each multiprocessor that splitting aims at, for narrow tiles, of which three run at once, and for larger ones."""
 
@@ -36,10 +39,15 @@ class Tiling:
     stages: int
 
 
-def tilings(head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> tuple[Tiling, Tiling, Tiling]:
-    """The narrow, the middle and the wide tiling for heads of `head_dim`, queries of `dtype` and a cache of `kv_dtype`."""
+def tilings(head_dim: int, dtype: torch.dtype, shared_memory: int) -> tuple[Tiling, Tiling, Tiling]:
+    """The narrow, the middle and the wide tiling for heads of `head_dim` and queries of `dtype`, on a device where a program may
+    have so many bytes of shared memory.
+    """
     if dtype == torch.float32:  # exact products run outside the tensor cores: small blocks, nothing to gain by large ones
         return Tiling(NARROW, 16, 8, 2), Tiling(32, 16, 8, 2), Tiling(32, 16, 8, 2)
+    if shared_memory < AMPLE:
+        block = Tiling(64, 64, 4, 3) if head_dim <= 128 else Tiling(64, 32, 8, 3)
+        return Tiling(NARROW, block.keys, 4, 3), block, block
     if head_dim > 128:
         return Tiling(NARROW, 32, 4, 5), Tiling(64, 32, 8, 5), Tiling(64, 32, 8, 5)
     return Tiling(NARROW, 64, 4, 5), Tiling(64, 64, 4, 3), Tiling(128, 128, 8, 3)

@@ -5,6 +5,7 @@ a graph captured for one serves the other.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -53,10 +54,8 @@ class TiledAttention(KvPool):
         share: bool = True,
     ) -> None:
         super().__init__(config, num_pages, page_size, dtype, device)
-        sms = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
-        self._shape = TileShape(
-            config.num_heads, config.num_kv_heads, config.head_dim, query_dtype, dtype, page_size, multiprocessors=sms
-        )
+        shape = TileShape(config.num_heads, config.num_kv_heads, config.head_dim, query_dtype, dtype, page_size)
+        self._shape = shape if device.type != "cuda" else _on(shape, torch.cuda.get_device_properties(device))
         self._scale = config.head_dim**-0.5
         self._scratch = Scratch(query_dtype, device)
         self._rope_write = triton_operations().rope_write
@@ -119,3 +118,9 @@ class TiledAttention(KvPool):
         if of != self._shared_of:
             self._shared_of, self._shared = of, tuple(find_worthwhile_prefixes(table, self._shape))
         return self._shared
+
+
+def _on(shape: TileShape, device: "torch.cuda._CudaDeviceProperties") -> TileShape:
+    """The shape with what this device has of everything."""
+    most = getattr(device, "shared_memory_per_block_optin", shape.shared_memory)  # torch's own types leave it out
+    return replace(shape, multiprocessors=device.multi_processor_count, shared_memory=most)

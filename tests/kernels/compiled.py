@@ -23,9 +23,6 @@ import pytest
 
 __all__ = ["Compiled", "Specialisation", "compile_kernels", "needs_compiler", "record"]
 
-SHARED_LIMIT = 227 * 1024
-"""Bytes of shared memory that one program may have on Hopper."""
-
 
 @dataclass(frozen=True)
 class Specialisation:
