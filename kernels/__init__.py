@@ -6,7 +6,9 @@ A step's attention is planned once from its `SlotTable` (`plan_attention` gives 
 `first_argmax` draw tokens.
 
 On a GPU `laying.plan_tiles` plans and `paged.paged_attention` attends, with the same arguments; they are imported by name, since
-they load triton. What is shared is found in the same way, and chosen by `sharing.SharingRule`.
+they load triton. What is shared is found in the same way, and chosen by `sharing.SharingRule`. `operations.operations_for` gives
+a device its forms of the small operations; `draw`, `logprobs` and `adjust` are the forms of `drawing.draw_rows` and of
+`reference.top_logits` and `reference.adjust_logits`, for all rows of a step at once.
 """
 
 from branchpoint.kernels.attention import attend, paged_attention, write_kv

@@ -52,6 +52,8 @@ def test_the_command_line_loads_nothing_heavy() -> None:
         (("serve", "x", "--num-pages", "1"), "num_pages must be at least 2"),
         (("serve", "x", "--num-pages", "0"), "num_pages must be above 0"),
         (("serve", "x", "--kv-memory-gib", "nan"), "kv_memory_gib must be above 0"),
+        (("serve", "x", "--max-model-len", "0"), "context_length must be above 0"),
+        (("serve", "x", "--gpu-memory-utilization", "2"), "gpu_memory_utilization must be above 0 and at most 1"),
         (("serve", "x", "--max-body-bytes", "0"), "max_body_bytes must be at least 1"),
         (("serve", "x", "--shutdown-timeout", "nan"), "shutdown_timeout must be at least 0"),
         (("serve", "x", "--shutdown-timeout", "-1"), "shutdown_timeout"),
