@@ -17,7 +17,7 @@ from benchmarks.report import Figure, Report
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.engine import Engine
+from branchpoint.runtime.loop import HostedEngine
 from branchpoint.runtime.messages import Call, Delta
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -35,11 +35,11 @@ def call(name: str, length: int, max_tokens: int, seed: int) -> Call:
     return Call(name, prompt, SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True))
 
 
-def load(options: argparse.Namespace, budget: int) -> Engine:
+def load(options: argparse.Namespace, budget: int) -> HostedEngine:
     return build_engine(EngineConfig(model=options.model, max_batch_tokens=budget, kv_memory_gib=1.0)).engine
 
 
-def gaps(engine: Engine) -> tuple[float, float, float]:
+def gaps(engine: HostedEngine) -> tuple[float, float, float]:
     """In seconds: the median gap of undisturbed streams, the longest while the long prompt comes in, and how long that takes."""
     for number in range(STREAMS):
         engine.submit(call(f"stream {number}", 64, 10_000, number))
@@ -90,7 +90,7 @@ class Stopwatch:
         return timed
 
 
-def bookkeeping(engine: Engine, watch: Stopwatch) -> float:
+def bookkeeping(engine: HostedEngine, watch: Stopwatch) -> float:
     """The cache's share of the time of all steps."""
     for number in range(16):
         engine.submit(call(f"call {number}", 200, 48, 1000 + number))
