@@ -4,6 +4,7 @@ A fork that goes beyond a limit dies, which is an answer too. Ends when its inpu
 """
 
 import functools
+import gc
 import os
 import pickle
 import resource
@@ -40,6 +41,7 @@ def main() -> None:
     threading.stack_size(_STACK)
     compiler = GrammarCompiler(vocabulary, 1, CompilerLimits(trial_seconds=0, cached=1), documents)
     compiler.warm().result()  # before the first fork, which all share it with
+    gc.freeze()  # what is shared is looked through by none of them
     while (message := receive(inbox)) is not None:
         answer = _in_fork(functools.partial(_answer, compiler, message, seconds, memory))
         send(answers, answer or pickle.dumps(beyond_limits(seconds, memory)))
