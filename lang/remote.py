@@ -6,12 +6,12 @@ The answer brings what every call came to; the program is played again here on t
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from branchpoint.errors import BranchpointError
 from branchpoint.lang.backends.replay import Replayed
 from branchpoint.lang.dispatcher import Dispatcher
 from branchpoint.lang.errors import BackendError, ProgramMistake
@@ -54,7 +54,17 @@ class _Problem(msgspec.Struct, frozen=True):
 
 
 def stream_piece(name: str, data: bytes) -> "RemotePiece | Answered | None":
-    """What an event of the server's stream says; None where it is of no use here. Raises BackendError for a failed program."""
+    """What an event of the server's stream says; None where it is of no use here.
+
+    Raises BackendError for a failed program, and for what can't be read.
+    """
+    try:
+        return _read(name, data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackendError(f"The server sent an event that can't be read: {data[:200]!r} ({error}).") from error
+
+
+def _read(name: str, data: bytes) -> "RemotePiece | Answered | None":
     match name:
         case "delta":
             told = msgspec.json.decode(data, type=_Told)
@@ -82,22 +92,21 @@ class RemoteRun:
         self._cancelled = False
         self._pieces = Replay[RemotePiece]()
         self._outcome = in_thread(lambda: dispatcher.run(self._follow()))
+        self._outcome.add_done_callback(self._over)
 
     async def _follow(self) -> Answered:
         self._task = asyncio.current_task()
         try:
             if self._cancelled:
                 raise asyncio.CancelledError
-            answered = await self._work(self._pieces)
+            return await self._work(self._pieces)
         except asyncio.CancelledError:
-            self._pieces.end(_cancelled)
-            raise _cancelled() from None
-        except BranchpointError as error:
-            failure = error
-            self._pieces.end(lambda: failure)
-            raise
-        self._pieces.end()
-        return answered
+            raise BackendError("The program on the server was cancelled.") from None
+
+    def _over(self, outcome: "Future[Answered]") -> None:
+        """End the pieces, whatever ended the program: who reads them must never wait for ever."""
+        failure = outcome.exception()
+        self._pieces.end(None if failure is None else lambda: failure)
 
     def __iter__(self) -> Iterator[RemotePiece]:
         return iter(self._pieces)
@@ -130,10 +139,6 @@ class RemoteRun:
 
     def __exit__(self, *exception: object) -> None:
         self.cancel()
-
-
-def _cancelled() -> BackendError:
-    return BackendError("The program on the server was cancelled.")
 
 
 class Remote:

@@ -367,3 +367,33 @@ async def test_text_that_is_no_unicode_is_refused() -> None:
     endpoint = scripted(lambda request: httpx.Response(200))
     with pytest.raises(InvalidRequest, match="surrogate"):
         await events_of(endpoint, GenerateRequest("id", (Text("\ud800"),)))
+
+
+@bp.function
+def greeting(s: bp.State) -> None:
+    s += "Hello " + bp.gen("x", max_tokens=3)
+
+
+@pytest.mark.parametrize("told", [b"event: delta\ndata: {}", b"event: delta\ndata: no", b'event: error\ndata: {"error": "x"}'])
+async def test_a_streamed_program_whose_events_cant_be_read_ends_with_that(told: bytes) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=told + b"\n\n"))
+    with bp.RuntimeEndpoint("http://server", transport=transport) as endpoint:
+        remote = endpoint.stream_remote(greeting)
+        async with asyncio.timeout(10):
+            with pytest.raises(bp.BackendError, match="can't be read"):
+                [piece async for piece in remote]
+            with pytest.raises(bp.BackendError, match="can't be read"):
+                await remote.arun()
+
+
+async def test_a_streamed_program_ends_whatever_keeps_it_from_the_server() -> None:
+    def odd(_: httpx.Request) -> httpx.Response:
+        raise RuntimeError("odd")
+
+    endpoint = bp.RuntimeEndpoint("http://server", transport=httpx.MockTransport(odd))
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match="odd"):
+            [piece async for piece in endpoint.stream_remote(greeting)]
+        await asyncio.to_thread(endpoint.shutdown)
+        with pytest.raises(bp.BackendError, match="closed"):
+            [piece async for piece in endpoint.stream_remote(greeting)]
