@@ -71,7 +71,7 @@ async def answer_text_score(gateway: Gateway, body: Json, headers: Mapping[str, 
     if fields.query is not None or fields.items is not None:
         calls = await _label_calls(gateway, fields, own)
         return Answer(gateway, own, calls, _LabelView(own, name, softmax=fields.apply_softmax))
-    pairs = _pairs(fields)
+    pairs = _pairs(gateway, fields)
     texts = [((Text(first),), second) for first, second in pairs]
     calls, skips = await _likelihoods(gateway, texts, own, salt_of(fields.cache_salt), ("text_1", "text_2"))
     return Answer(gateway, own, calls, _ScoreView(own, name, skips))
@@ -86,6 +86,7 @@ async def answer_rerank(gateway: Gateway, body: Json, headers: Mapping[str, str]
     if fields.top_n < 0:
         raise bad_request(f"top_n must be at least 0, got {str(fields.top_n)[:40]}.", "top_n")
     documents = [_document(value, place) for place, value in enumerate(_some(fields.documents, "documents"))]
+    _check_spread(gateway, fields.query, documents, "query")
     own = request_id("rerank-", fields.request_id or fields.rid, headers)
     texts = [((Text(_DOCUMENT + document + _QUERY),), fields.query) for document in documents]
     calls, skips = await _likelihoods(gateway, texts, own, salt_of(fields.cache_salt), ("documents", "query"))
@@ -106,7 +107,17 @@ def _document(value: object, place: int) -> str:
     return text
 
 
-def _pairs(fields: TextScoreRequest) -> list[tuple[str, str]]:
+def _check_spread(gateway: Gateway, shared: object, others: Sequence[object], param: str) -> None:
+    """What goes with each of `others` counts that often, as if it were written out: a short body must not become a huge one."""
+    written = len(msgspec.json.encode(shared)) * len(others) + len(msgspec.json.encode(others))
+    most = gateway.settings.max_body_bytes
+    if written > most:
+        raise bad_request(
+            f"{param} goes with {len(others)} others, which makes {written} bytes; at most {most} can be had. Split it.", param
+        )
+
+
+def _pairs(gateway: Gateway, fields: TextScoreRequest) -> list[tuple[str, str]]:
     if fields.text_1 is None or fields.text_2 is None:
         raise bad_request("text_1 and text_2 must be given, or query, items and label_token_ids.", "text_1")
     firsts, seconds = ([each] if isinstance(each, str) else each for each in (fields.text_1, fields.text_2))
@@ -116,6 +127,9 @@ def _pairs(fields: TextScoreRequest) -> list[tuple[str, str]]:
         raise bad_request(
             f"text_1 and text_2 must be of one length, or one of them single; got {len(firsts)} and {len(seconds)}."
         )
+    shared, others, param = (firsts[0], seconds, "text_1") if len(firsts) == 1 else (seconds[0], firsts, "text_2")
+    if len(firsts) != len(seconds):
+        _check_spread(gateway, shared, others, param)
     count = max(len(firsts), len(seconds))
     pairs = [(firsts[place % len(firsts)], seconds[place % len(seconds)]) for place in range(count)]
     for first, second in pairs:
@@ -144,6 +158,7 @@ async def _label_calls(gateway: Gateway, fields: TextScoreRequest, own: str) -> 
         raise bad_request(f"label_token_ids may hold {MAX_LABELS} ids, got {len(labels)}.", "label_token_ids")
     check_ids(labels, gateway.loaded.info.vocabulary_size, "label_token_ids")
     items = _some([fields.items] if isinstance(fields.items, str) else fields.items, "items")
+    _check_spread(gateway, fields.query, items, "query")
     space, continuations = salt_of(fields.cache_salt), tuple((label,) for label in labels)
     calls = list[ScoreCall]()
     for place, item in enumerate(items):

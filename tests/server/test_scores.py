@@ -85,6 +85,23 @@ async def test_what_cant_be_scored_is_named(site: Site, path: str, body: dict[st
     assert not site.engine.calls
 
 
+@pytest.mark.parametrize(
+    ("path", "shared", "others", "more"),
+    [
+        ("/v1/rerank", "query", "documents", {}),
+        ("/v1/score", "text_1", "text_2", {}),
+        ("/v1/score", "text_2", "text_1", {}),
+        ("/v1/score", "query", "items", {"label_token_ids": [65]}),
+    ],
+)
+async def test_a_short_body_doesnt_become_a_huge_one(path: str, shared: str, others: str, more: dict[str, object]) -> None:
+    async with open_site(max_body_bytes=2000) as site:
+        assert (await site.post(path, **{shared: "a" * 60, others: ["b"] * 10}, **more)).status_code == 200
+        site.engine.calls.clear()
+        refusal(await site.post(path, **{shared: "a" * 60, others: ["b"] * 100}, **more), 400, shared)
+        assert not site.engine.calls
+
+
 async def test_the_prompts_own_logprobs_come_by_id(site: Site) -> None:
     told = (await site.complete(prompt=["hi", "x"], prompt_logprobs=1)).json()["choices"]
     assert told[0]["prompt_logprobs"] == [None, {"105": {"logprob": -1.0, "rank": None, "decoded_token": "i"}}]
