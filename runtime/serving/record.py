@@ -94,5 +94,6 @@ def log_refusal(scope: Scope, error: BranchpointError, request_id: str = "") -> 
     answer = api_error(error)
     told = {"request_id": request_id, "path": scope["path"], "status": answer.status, "param": answer.param}
     told["key"] = caller_of(scope).name
-    shown = " ".join(f"{name}={value}" for name, value in told.items() if value)
+    # a field that isn't known has any name at all: no line break of it may begin a line of its own
+    shown = " ".join(f"{name}={ascii(str(value))[1:-1]}" for name, value in told.items() if value)
     logger.info("refused: %s", shown, extra=fields(told))

@@ -68,6 +68,12 @@ async def test_refused_requests_leave_a_line_that_quotes_nothing(caplog: pytest.
         assert str(line["request_id"]).startswith("cmpl-") and line["param"] == "X-Request-Timeout"
 
 
+async def test_no_name_of_a_field_begins_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_site() as site:
+        (line,) = await ask(site, caplog, **{"x\nINFO forged: all is well\x1b[2K": 1})
+    assert line["status"] == 400 and "\\nINFO forged" in str(line["message"]) and str(line["message"]).isprintable()
+
+
 def test_a_traceback_stays_on_its_line() -> None:
     try:
         raise ValueError("a\nb")
