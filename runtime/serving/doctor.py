@@ -31,18 +31,22 @@ class Finding:
 
 
 def read_look(text: str) -> Look:
-    """What /metrics said."""
+    """What /metrics said. Lines that are no series are left out: something else may answer at that address."""
     look = dict[str, float]()
     for line in text.splitlines():
         if line.startswith("#") or not line.strip():
             continue
-        head, value = line.rsplit(" ", 1)
+        head, _, told = line.rpartition(" ")
+        try:
+            value = float(told)
+        except ValueError:
+            continue
         name, _, labels = head.partition("{")
         name = name.removeprefix(_PREFIX)
-        look[name] = look.get(name, 0.0) + float(value)
+        look[name] = look.get(name, 0.0) + value
         if _REASON in labels:
             reason = labels.partition(_REASON)[2].partition('"')[0]
-            look[f"{name}/{reason}"] = float(value)
+            look[f"{name}/{reason}"] = value
     return look
 
 

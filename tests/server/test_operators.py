@@ -101,3 +101,7 @@ async def test_a_look_reads_what_the_server_exports() -> None:
     assert look["num_requests_waiting_by_reason/capacity"] == 0
     known = {name.split("/")[0] for figures, _, _ in SICK.values() for name in figures}
     assert known <= look.keys(), "the doctor reads series that exist"
+
+
+def test_a_page_of_something_else_is_no_look() -> None:
+    assert read_look("<!doctype html>\n<p>a b</p>\nup 1\n") == {"up": 1.0}
