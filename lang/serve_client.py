@@ -32,6 +32,7 @@ class GatewayClient:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
         self._spaces = dict[str, tuple[Caller, str]]()
+        self._programs = dict[str, Caller]()  # of runs that have made a call
         self._tasks = dict[str, asyncio.Task[None]]()
         self.info: ModelInfo = gateway.loaded.info
 
@@ -68,6 +69,8 @@ class GatewayClient:
 
     async def _carry(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
         caller, salt = self._spaces[call.namespace]
+        if call.hints.program:
+            self._programs[call.hints.program] = caller
         own = msgspec.structs.replace(call, namespace=salt)
         try:
             with self._gateway.open(call.id, (own,), caller=caller) as exchange:
@@ -84,8 +87,15 @@ class GatewayClient:
             self._tasks.pop(call.id, None)
 
     def end_program(self, program: str) -> None:
-        """See the engine's own client."""
-        self._gateway.loaded.engine.end_program(program)
+        """A run is over, in its caller's own names for programs. Never raises: the run still has to tell what it came to."""
+        with contextlib.suppress(RuntimeError):  # as in `abort`
+            self._loop.call_soon_threadsafe(self._end, program)
+
+    def _end(self, program: str) -> None:
+        caller = self._programs.pop(program, None)
+        if caller is not None:
+            with contextlib.suppress(ApiError):  # no engine serves, perhaps until another begins with an empty cache
+                self._gateway.loaded.engine.end_program(caller.space(program))
 
     def stats(self) -> "Future[EngineStats]":
         """See the engine's own client."""

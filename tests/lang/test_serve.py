@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,10 +12,16 @@ import pydantic
 import pytest
 
 import branchpoint as bp
+from branchpoint.lang.serve_client import GatewayClient
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import EngineDead
+from branchpoint.runtime.messages import Call, Completed, Failed, Hints
 from branchpoint.runtime.process import EngineThread, build_engine
-from branchpoint.runtime.serving.gateway import Loaded
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.serving.gateway import Loaded, State
+from branchpoint.runtime.serving.keys import Caller
 from tests.lang.http_site import Site
+from tests.runtime.serving_site import open_site
 
 
 class Place(pydantic.BaseModel):
@@ -260,6 +267,38 @@ async def test_no_more_programs_run_at_once_than_may(site: Site, engine: bp.Engi
             await asyncio.sleep(0.02)
         with pytest.raises(bp.BackendError, match="budget of 400"):
             _ = endpoint.stream_remote(endless).run
+
+
+@pytest.mark.parametrize("state", [State.LOADING, State.DRAINING])
+def test_a_program_whose_engine_is_gone_is_answered(state: State) -> None:
+    site = Site()
+    try:
+        site.engine.hold = True
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(post, site, endless)
+            while not site.engine.held:
+                time.sleep(0.01)
+            site.gateway.state = state  # as the server does, before it answers what is open
+            for call, on_event in site.engine.held:
+                on_event(Failed(call.id, EngineDead.kind, "The engine died."))
+            assert answer.result(20).status_code == 500
+        site.gateway.state, site.engine.hold, site.engine.say = State.READY, False, "yes"
+        assert post(site, endless).status_code == 200
+    finally:
+        site.close()
+
+
+async def test_a_program_ends_under_the_name_that_its_calls_had() -> None:
+    async with open_site() as site:
+        client = GatewayClient(site.gateway)
+        space, over = client.enter(Caller("a", "a"), ""), asyncio.Event()
+        call = Call("1", (104,), SamplingParams(max_tokens=1), namespace=space, hints=Hints(program="p"))
+        client.submit(call, lambda event: over.set() if isinstance(event, Completed) else None)
+        await asyncio.wait_for(over.wait(), 10)
+        client.end_program("p")
+        client.end_program("another")
+        await asyncio.sleep(0.05)
+        assert site.engine.ended == [site.engine.calls[0].hints.program]
 
 
 def test_after_all_that_nothing_runs(site: Site, engine: bp.Engine) -> None:
