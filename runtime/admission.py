@@ -95,7 +95,7 @@ class Admission:
             raise InvalidRequest("pooling takes no continuations; leave out one of them.", param="pooling")
         self._check_prompt(call.prompt, 0, "The prompt")
         sequence = self._sequence(call, 0, (*call.prompt, 0), SamplingParams(temperature=0.0))
-        sequence.max_output = 1
+        sequence.max_output = 0  # the token behind it is never computed: no page is needed for that
         sequence.arrival = arrival
         sequence.pooled = True
         sequence.next_row = 0 if call.pooling == "mean" else len(call.prompt) - 1

@@ -103,3 +103,10 @@ def test_states_that_arent_finite_fail_their_call_only() -> None:
     pooled = Pooled([WantedRow(bad, 0, False), WantedRow(good, 0, False)], hidden)
     first, second = pooled.merged([])
     assert "unusable" in (first.error or "") and second.hidden is not None and second.hidden.tolist() == [1.0, 2.0]
+
+
+def test_a_prompt_as_long_as_the_pool_gets_its_vector(built: LoadedEngine) -> None:
+    capacity = CONFIG.page_size * (CONFIG.num_pages or 0)
+    built.engine.submit(ScoreCall("x", tuple(10 + place % 30 for place in range(capacity)), (), pooling="mean"))
+    events = [event for _ in range(2 * capacity) for event in built.engine.step()]
+    assert [type(event) for event in events] == [Scored]
