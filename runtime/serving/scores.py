@@ -26,6 +26,7 @@ RERANK_RULES = Rules(
     refused={"truncate_prompt_tokens": (), "activation": (), "instruct": (), "max_chunks_per_doc": ()}, inert=INERT
 )
 MAX_LABELS = 4096
+_LIKELIHOOD_FIELDS, _LABEL_FIELDS = ("text_1", "text_2"), ("label_token_ids", "apply_softmax", "item_first")
 
 _DOCUMENT, _QUERY = "Document: ", "\n\nA search that this document answers: "
 
@@ -68,7 +69,12 @@ async def answer_text_score(gateway: Gateway, body: Json, headers: Mapping[str, 
     fields = as_request(body, TextScoreRequest, SCORE_RULES)
     name = gateway.check_model(fields.model)
     own = request_id("score-", fields.request_id or fields.rid, headers)
-    if fields.query is not None or fields.items is not None:
+    labels = fields.query is not None or fields.items is not None
+    for other in _LIKELIHOOD_FIELDS if labels else _LABEL_FIELDS:
+        if getattr(fields, other) not in (None, False):
+            told = "query and items" if labels else "text_1 and text_2"
+            raise bad_request(f"{other} means nothing beside {told}; leave it out.", other)
+    if labels:
         calls = await _label_calls(gateway, fields, own)
         return Answer(gateway, own, calls, _LabelView(own, name, softmax=fields.apply_softmax))
     pairs = _pairs(gateway, fields)

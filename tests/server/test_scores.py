@@ -68,6 +68,8 @@ async def test_documents_come_the_best_first(site: Site) -> None:
         ("/v1/score", {"text_1": [], "text_2": "a"}, "text_1"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, None),
         ("/v1/score", {"query": "a", "items": ["b"]}, "label_token_ids"),
+        ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [3], "text_2": "c"}, "text_2"),
+        ("/v1/score", {"text_1": "a", "text_2": "b", "apply_softmax": True}, "apply_softmax"),
         ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [300]}, "label_token_ids"),
         ("/v1/score", {"query": "a", "items": [7], "label_token_ids": [3]}, "items[0]"),
         ("/v1/score", {"text_1": "a" * 200, "text_2": "b"}, "text_1"),
