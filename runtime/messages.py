@@ -40,7 +40,7 @@ class Hints(msgspec.Struct, frozen=True):
 
     `program` names one run of a program, not its text: calls of one run belong together, until `ProgramEnded` says that no more
     come. `path` leads to the branch, one of `siblings`. With `returns` the branch goes on where this call ends, after about
-    `return_seconds` (a tool call, a user's turn).
+    `return_seconds` (a tool call, a user's turn). `ended` names programs of the same client that have ended since it last called.
     """
 
     program: str = ""
@@ -49,6 +49,7 @@ class Hints(msgspec.Struct, frozen=True):
     returns: bool = False
     return_seconds: float = 0.0
     priority: int = 0
+    ended: tuple[str, ...] = ()
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):

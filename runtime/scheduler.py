@@ -87,6 +87,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Let `sequence` wait for admission."""
+        for program in sequence.hints.ended:
+            self.end_program(program)
         sequence.status = Status.WAITING
         self._waiting[sequence] = None
         self._order.add(sequence)

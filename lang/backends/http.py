@@ -4,7 +4,7 @@ Speaks the server's native routes, so that programs mean the same there as on an
 healing, seeds, hints, and the engine's own events, streamed. `connection.py` below it sends and retries.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Unpack
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeEndpoint"]
 
 _RENDERED = 1024  # texts of a chat template that are kept
+_ENDED = 256  # ended programs that a request tells of, at most
 
 
 class RuntimeEndpoint(Dispatched):
@@ -42,6 +43,7 @@ class RuntimeEndpoint(Dispatched):
     def __init__(self, url: str, api_key: str | None = None, **options: Unpack[LinkOptions]) -> None:
         self._connection = Connection(url, headers=bearer(api_key), hint=" Is it a Branchpoint server?", **options)
         self._rendered: OrderedDict[bytes, str] = OrderedDict()
+        self._ended: deque[str] = deque(maxlen=_ENDED)
 
     @property
     def url(self) -> str:
@@ -56,7 +58,7 @@ class RuntimeEndpoint(Dispatched):
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`. Leaving it early closes the connection, by which the server knows that it is to abort."""
         body = {
-            **_common(request),
+            **self._common(request),
             "sampling": request.sampling,
             "constraint": request.constraint,
             "heal": request.heal,
@@ -74,6 +76,15 @@ class RuntimeEndpoint(Dispatched):
             raise BackendError(f"{self.url}/generate ended before its last event; the server may have gone.")
         yield terminal
 
+    def end_program(self, program: str) -> None:
+        """See `Ending`. The next request tells the server."""
+        self._ended.append(program)
+
+    def _common(self, request: GenerateRequest | ScoreRequest) -> dict[str, object]:
+        ended = tuple(self._ended.popleft() for _ in range(len(self._ended)))
+        hints = msgspec.structs.replace(request.hints, ended=ended) if ended else request.hints
+        return {"segments": request.segments, "hints": hints, "rid": request.id, "cache_salt": request.namespace or None}
+
     async def _events(self, body: dict[str, object]) -> AsyncGenerator[Event, None]:
         decoder = msgspec.json.Decoder[Event](Event)
         async with self._connection.open("POST", "/generate", body) as response:
@@ -88,7 +99,7 @@ class RuntimeEndpoint(Dispatched):
     async def score(self, request: ScoreRequest) -> Scored:
         """See `Backend`."""
         body = {
-            **_common(request),
+            **self._common(request),
             "options": request.options,
             "with_end": request.with_end,
             "unconditional": request.unconditional,
@@ -166,15 +177,6 @@ class RuntimeEndpoint(Dispatched):
 
 class _Rendered(msgspec.Struct, frozen=True):
     prompt: str
-
-
-def _common(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
-    return {
-        "segments": request.segments,
-        "hints": request.hints,
-        "rid": request.id,
-        "cache_salt": request.namespace or None,
-    }
 
 
 def _event(decoder: "msgspec.json.Decoder[Event]", line: bytes) -> Event:

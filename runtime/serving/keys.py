@@ -42,9 +42,11 @@ class Caller:
         return f"{self.namespace}\x1f{namespace}" if self.namespace else namespace
 
     def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
-        """`call` in this caller's namespace, which its program's name lies in too: no one ends another's program."""
-        program = call.hints.program and self.space(call.hints.program)
-        hints = call.hints if program == call.hints.program else msgspec.structs.replace(call.hints, program=program)
+        """`call` in this caller's namespace, which the names of programs lie in too: no one ends another's program."""
+        hints = call.hints
+        if self.namespace and (hints.program or hints.ended):
+            program, ended = hints.program and self.space(hints.program), tuple(map(self.space, hints.ended))
+            hints = msgspec.structs.replace(hints, program=program, ended=ended)
         return msgspec.structs.replace(call, namespace=self.space(call.namespace), hints=hints)
 
 

@@ -91,6 +91,19 @@ def test_a_program_runs_over_http(site: Site, endpoint: bp.RuntimeEndpoint) -> N
     assert last.prompt[: len(b"Say: abcd")] == tuple(b"Say: abcd")
 
 
+def test_the_next_request_tells_which_programs_have_ended(site: Site, endpoint: bp.RuntimeEndpoint) -> None:
+    @bp.function
+    def program(s: bp.State) -> None:
+        s += "Say: " + bp.gen("x", max_tokens=1) + bp.select("y", ["!", "?"])
+
+    for _ in range(3):
+        program.run(backend=endpoint)
+    calls = [call.hints for call in site.engine.calls]
+    assert [len(hints.ended) for hints in calls] == [0, 0, 1, 0, 1, 0]
+    assert calls[2].ended == (calls[0].program,)
+    assert calls[4].ended == (calls[2].program,)
+
+
 def test_every_part_of_a_request_arrives(site: Site, endpoint: bp.RuntimeEndpoint) -> None:
     sampling = SamplingParams(
         max_tokens=2, n=2, logprobs=2, prompt_logprobs=0, logit_bias=((5, 1.5),), seed=2**64 - 1, stop=("x",)

@@ -43,6 +43,16 @@ def test_what_an_ended_program_had_goes_before_what_is_older() -> None:
     assert cached(scheduler, ended) < 16
 
 
+def test_a_call_tells_of_programs_that_ended_before_it() -> None:
+    scheduler = scheduler_of(12)
+    paused, ended = unlike(1, 16), unlike(2, 16)
+    compute(scheduler, 1, paused, program="paused")
+    compute(scheduler, 2, ended, program="ended")
+    compute(scheduler, 3, unlike(3, 24), program="new", ended=("ended", "never seen"))
+    assert cached(scheduler, paused) == 16
+    assert cached(scheduler, ended) < 16
+
+
 def test_what_will_be_used_again_outlives_what_is_younger() -> None:
     scheduler = scheduler_of(12)
     returning, other = unlike(1, 16), unlike(2, 16)

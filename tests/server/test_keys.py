@@ -85,11 +85,13 @@ async def test_each_key_has_a_cache_namespace_of_its_own_whatever_salt_it_sends(
 
 async def test_nobody_ends_the_program_of_another_key(key_file: Path) -> None:
     async with keyed(key_file) as site:
-        body = {"text": "hi", "hints": {"program": "p"}}
+        body = {"text": "hi", "hints": {"program": "p", "ended": ["q"]}}
         names = []
         for headers in (ONE, TWO):
             assert (await site.http.post("/generate", json=body, headers=headers)).status_code == 200
-            names.append(site.engine.calls[-1].hints.program)
+            hints = site.engine.calls[-1].hints
+            names.append(hints.program)
+            assert hints.ended == (hints.program[:-1] + "q",)
             answer = await site.http.post("/branchpoint/end_program", json={"program": "p"}, headers=headers)
             assert answer.status_code == 200 and answer.json() == {"program": "p"}
         assert site.engine.ended == names and len(set(names)) == 2
