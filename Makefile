@@ -18,8 +18,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python -m examples.demo
 
+# Two tests at a time, each file's in one process; a second thread in each would only wait for the other process.
 test: setup
-	$(BIN)/python -m pytest -m 'not slow and not gpu'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 --dist loadfile
 
 test-all: setup
 	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800
