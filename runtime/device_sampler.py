@@ -21,7 +21,17 @@ from branchpoint.kernels.logprobs import top_logits
 from branchpoint.runtime.logprobs import RowReport, WantedRow, asked_places
 from branchpoint.runtime.penalties import changes_logits, gather_changes, suppressed_tokens
 from branchpoint.runtime.plan import RowResult, TokenMask
-from branchpoint.runtime.sampler import COLDEST, Drawn, Sampler, checked, num_output, row_result, signed, with_suppressed
+from branchpoint.runtime.sampler import (
+    COLDEST,
+    Drawn,
+    Sampler,
+    checked,
+    grammar_failure,
+    num_output,
+    row_result,
+    signed,
+    with_suppressed,
+)
 from branchpoint.runtime.transfer import Fetch, send
 
 __all__ = ["DeviceSampler"]
@@ -62,9 +72,12 @@ class DeviceSampler(Sampler):
 
     def _judged(self, result: RowResult, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32]) -> RowResult:
         """The result; where the mask took too much and the token is refused, with the one that is drawn instead, here alone."""
-        residue, before = row.sequence.residue, result.token
-        if residue is None or before is None or residue.allows(before):
-            return result
+        residue, before = row.residue, result.token
+        try:
+            if residue is None or before is None or residue.allows(before):
+                return result
+        except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
+            return RowResult(None, error=grammar_failure(error))
         token = self._draw(logits, row, mask)
         if isinstance(token, str):
             return RowResult(None, error=token)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from branchpoint.constrained.grammar import Residue
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.sequence import Sequence
 
@@ -42,6 +43,11 @@ class WantedRow:
         """All tokens up to this row, guesses included."""
         tokens = self.sequence.tokens
         return [*tokens[: self.position + 1], *self.draft[: max(0, self.position + 1 - len(tokens))]]
+
+    @property
+    def residue(self) -> Residue | None:
+        """What is left to ask about this row's mask: it is about what comes behind all tokens, not about rows of forced ones."""
+        return self.sequence.residue if self.position + 1 == self.sequence.num_tokens else None
 
     @property
     def asked(self) -> tuple[int, ...]:

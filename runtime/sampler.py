@@ -21,7 +21,7 @@ from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tok
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["COLDEST", "Drawn", "Sampler", "checked", "num_output", "row_result", "signed", "with_suppressed"]
+__all__ = ["COLDEST", "Drawn", "Sampler", "checked", "grammar_failure", "num_output", "row_result", "signed", "with_suppressed"]
 
 COLDEST = 1e-30
 """The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
@@ -53,7 +53,7 @@ class Sampler:
         masked = [False] * len(rows)
         if mask is not None:
             hidden = (mask != -1).any(axis=1).tolist()
-            masked = [hides or row.sequence.residue is not None for row, hides in zip(rows, hidden, strict=True)]
+            masked = [hides or row.residue is not None for row, hides in zip(rows, hidden, strict=True)]
         simple = [row.sample and not hidden and self._is_plain(row) for row, hidden in zip(rows, masked, strict=True)]
         best = self._greedy(logits, simple)
         results = []
@@ -102,8 +102,11 @@ class Sampler:
         tokens: Tensor | None = None
         if mask is not None:
             tokens = _allowed(mask, suppressed, len(scores)).to(scores.device)
-            if sequence.residue is not None:
-                return _draw_asking(scores, tokens, mask, row, sequence.residue)
+            if row.residue is not None:
+                try:
+                    return _draw_asking(scores, tokens, mask, row, row.residue)
+                except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
+                    return grammar_failure(error)
             if not len(tokens):
                 return _nothing(row)
             scores = scores[tokens]
@@ -153,14 +156,16 @@ def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], ro
         refusals += 1
         if refusals == PATIENCE:
             exact = mask.copy()
-            try:
-                residue.narrow(exact)
-            except GrammarError as error:
-                return str(error)
+            residue.narrow(exact)
             kept = torch.zeros(len(logits), dtype=torch.bool, device=tokens.device)
             kept[_allowed(exact, [], len(logits)).to(tokens.device)] = True
             tokens = tokens[kept[tokens]]
     return _nothing(row)
+
+
+def grammar_failure(error: BaseException) -> str:
+    """Why a row has no token whose grammar failed while it was asked."""
+    return str(error) if isinstance(error, GrammarError) else f"The grammar failed: {type(error).__name__}: {str(error)[:500]}"
 
 
 def _nothing(row: WantedRow) -> str:

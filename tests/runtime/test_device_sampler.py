@@ -99,6 +99,26 @@ def test_what_is_refused_of_a_loose_mask_is_drawn_again() -> None:
     assert all(token is not None and token % 2 == 0 for token, row in zip(tokens, rows, strict=True) if row.sequence.residue)
 
 
+class Fails(Odd):
+    """Fails when it is asked."""
+
+    def allows(self, token: int) -> bool:
+        raise BaseException(f"panicked at {token}")  # what pyo3 raises derives from nothing narrower
+
+
+def test_a_grammar_that_fails_and_rows_of_forced_tokens_are_as_on_the_cpu() -> None:
+    one, other = (Sequence(str(n), 0, [1, 4, 6], 1, SamplingParams(temperature=0, logprobs=1), n) for n in range(2))
+    one.residue, other.residue = Odd(), Fails()
+    rows = [WantedRow(one, position, sample=True) for position in range(3)] + [WantedRow(other, 2, sample=True)]
+    logits = torch.zeros(4, VOCABULARY)
+    logits[:, 7] = 1.0
+    loose = np.full((4, mask_words(VOCABULARY)), -1, dtype=np.int32)
+    sampled = [sampler.sample(logits, rows, loose) for sampler in (DeviceSampler(EOS), Sampler(EOS))]
+    for results in sampled:
+        assert [result.token for result in results] == [7, 7, 0, None]
+        assert "panicked at 7" in str(results[3].error)
+
+
 @pytest.mark.parametrize(("seed", "count"), [(0, 12), *(pytest.param(n, 40, marks=pytest.mark.slow) for n in range(1, 12))])
 def test_rows_of_all_kinds_give_the_same(seed: int, count: int) -> None:
     rng = random.Random(seed)

@@ -12,7 +12,7 @@ import torch
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.engines.judged import JudgedMatcher
 from branchpoint.constrained.errors import MatcherError
-from branchpoint.constrained.grammar import MaskRow, Matcher
+from branchpoint.constrained.grammar import MaskRow, Matcher, mask_words
 from branchpoint.constrained.mask import allocate, iterate_allowed, pack
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.vocabulary import Vocabulary
@@ -185,6 +185,34 @@ def test_a_row_of_which_everything_is_refused_is_an_error_of_its_own() -> None:
     assert few.token is None and few.error is not None and "no token" in few.error
     many = result(logits, SamplingParams(), pack(range(SIZE), SIZE), Refuses(frozenset(range(SIZE))))
     assert many.token is None and many.error == "Nothing is left."
+
+
+class Panics(Refuses):
+    """A residue whose library fails while it is asked, in a way that isn't an Exception."""
+
+    def allows(self, token: int) -> bool:
+        raise BaseException("panicked")  # what pyo3 raises derives from nothing narrower
+
+
+def test_a_grammar_that_fails_when_it_is_asked_costs_its_own_row_alone() -> None:
+    rows = [WantedRow(Sequence(str(n), 0, [1], 1, SamplingParams(), n), 0, sample=True) for n in range(2)]
+    rows[0].sequence.residue = Panics(frozenset())
+    broken, whole = Sampler((EOS,)).sample(torch.zeros(2, SIZE), rows, np.stack([pack([3, 4], SIZE)] * 2))
+    assert broken.token is None and broken.error is not None and "panicked" in broken.error
+    assert whole.token in (3, 4) and whole.error is None
+
+
+def test_only_the_row_behind_all_tokens_is_asked_about() -> None:
+    sequence = Sequence("call", 0, [1, 5, 6], 1, SamplingParams(logprobs=1), 0)
+    sequence.residue = residue = Refuses(frozenset({4}))
+    rows = [WantedRow(sequence, position, sample=True) for position in range(3)]
+    mask = np.full((3, mask_words(SIZE)), -1, np.int32)  # the rows of forced tokens are masked by nothing
+    mask[2] = pack([3, 4], SIZE)
+    logits = torch.zeros(3, SIZE)
+    logits[:, 50] = 100
+    results = Sampler((EOS,)).sample(logits, rows, mask)
+    assert [result.token for result in results] == [50, 50, 3]
+    assert set(residue.asked) <= {3, 4} and not residue.narrowed
 
 
 class Loose(ListMatcher):
