@@ -73,13 +73,11 @@ class _Memory:
     """Recent outputs in two automata: the older one goes when the newer is full."""
 
     def __init__(self) -> None:
-        self.parts = [SuffixAutomaton(), SuffixAutomaton()]
-        self.turn = 0  # how often parts moved on
+        self.parts = [SuffixAutomaton(), SuffixAutomaton()]  # another list each time that they move on
 
     def add(self, output: list[int], most: int) -> None:
         if len(self.parts[-1].tokens) >= most:
             self.parts = [self.parts[-1], SuffixAutomaton()]
-            self.turn += 1
         newest = self.parts[-1]
         for token in output[:most]:
             newest.extend(token)
@@ -93,7 +91,7 @@ class _Followed:
         self.own = SuffixAutomaton()
         self._seen = max(0, sequence.num_tokens - LONGEST_TEXT)
         self._cursors = [Cursor(), Cursor()]
-        self._turn: int | None = None
+        self._parts: list[SuffixAutomaton] = []  # where the cursors stand; a forgotten namespace that comes again has others
 
     def catch_up(self, tokens: list[int], memory: _Memory | None) -> None:
         """Take in the tokens that came since the last time."""
@@ -102,9 +100,10 @@ class _Followed:
         for token in fresh:
             self.own.extend(token)
         if memory is None:
+            self._parts = []
             return
-        if self._turn != memory.turn or len(fresh) > LONGEST_MATCH:
-            self._turn, self._cursors = memory.turn, [Cursor(), Cursor()]
+        if self._parts is not memory.parts or len(fresh) > LONGEST_MATCH:
+            self._parts, self._cursors = memory.parts, [Cursor(), Cursor()]
             fresh = self.own.tokens[-LONGEST_MATCH:]
         for part, cursor in zip(memory.parts, self._cursors, strict=True):
             for token in fresh:

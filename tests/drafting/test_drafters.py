@@ -8,7 +8,7 @@ from branchpoint.radix import BlockPool, PrefixKey, RadixTree
 from branchpoint.runtime.drafting.grammar import FORKED, ONLY, GrammarDrafter
 from branchpoint.runtime.drafting.ngram import NgramDrafter
 from branchpoint.runtime.drafting.radix import PATIENCE, RadixDrafter
-from branchpoint.runtime.drafting.suffix import SuffixDrafter
+from branchpoint.runtime.drafting.suffix import MAX_NAMESPACES, SuffixDrafter
 from branchpoint.runtime.drafting.suffix_automaton import Cursor, SuffixAutomaton
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
@@ -114,6 +114,16 @@ class TestSuffix:
             one.tokens += [100 + 10 * number, 101 + 10 * number]
             drafter.finish(sequence([0], [100 + 10 * number + at for at in range(10)]), kept=True)
             assert guesses(drafter, one, 2) == (102 + 10 * number, 103 + 10 * number)
+
+    def test_a_namespace_that_was_forgotten_is_followed_afresh_when_it_comes_again(self) -> None:
+        drafter, one = SuffixDrafter(), sequence([1, 2], list(range(10, 30)), "a")
+        drafter.finish(sequence([1], list(range(10, 60)), "a"), kept=True)
+        assert guesses(drafter, one, 2) == (30, 31)
+        for number in range(MAX_NAMESPACES):
+            drafter.finish(sequence([1], [5, 6, 7, 8], f"other {number}"), kept=True)
+        drafter.finish(sequence([1], [29, 30, 70, 71], "a"), kept=True)
+        one.tokens.append(30)
+        assert guesses(drafter, one, 2) == (70, 71)
 
 
 class TestRadix:
