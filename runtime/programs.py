@@ -23,7 +23,7 @@ class _Branch:
 
 @dataclass(slots=True)
 class _Program:
-    """The branches of a program by their paths, the forks seen, and the tokens of all keys."""
+    """The branches of a program by their paths, the latest last, the forks seen, and the tokens of all keys, a fork as one."""
 
     branches: dict[tuple[int, ...], _Branch] = field(default_factory=dict)
     forks: set[Hashable] = field(default_factory=set)
@@ -31,7 +31,9 @@ class _Program:
 
 
 class Programs:
-    """Remembers programs that have begun, until they end or `max_tokens` tokens of others have been seen since."""
+    """Remembers programs that have begun, until they end or `max_tokens` tokens have been seen since: of a program that has more
+    by itself, its latest branches.
+    """
 
     def __init__(self, tree: RadixTree, max_tokens: int) -> None:
         self._tree = tree
@@ -44,10 +46,12 @@ class Programs:
         hints = sequence.hints
         if not hints.program or hints.siblings < 2 or not hints.path:
             return
-        forks = self._programs.setdefault(hints.program, _Program()).forks
-        if hints.path[:-1] in forks:
+        program = self._begun(hints.program)
+        if hints.path[:-1] in program.forks:
             return
-        forks.add(hints.path[:-1])
+        program.forks.add(hints.path[:-1])
+        self._count(program, 1)
+        self._forget_oldest()
         if sequence.num_computed:
             shared = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
             self._tree.expect(shared, 0.0, uses=hints.siblings - 1, standing=sequence.standing)
@@ -61,9 +65,8 @@ class Programs:
         hints = sequence.hints
         if not hints.program:
             return
-        program = self._programs.setdefault(hints.program, _Program())
-        self._programs.move_to_end(hints.program)
-        branch = program.branches.setdefault(hints.path, _Branch(sequence.call_id))
+        program = self._begun(hints.program)
+        branch = program.branches[hints.path] = program.branches.pop(hints.path, _Branch(sequence.call_id))
         if branch.call_id != sequence.call_id:
             for old in branch.keys:
                 self._count(program, -len(old))
@@ -74,9 +77,7 @@ class Programs:
         self._count(program, len(key))
         if hints.returns:
             self._tree.expect(key, hints.return_seconds, standing=sequence.standing)
-        while self._num_tokens > self._max_tokens and len(self._programs) > 1:
-            _, forgotten = self._programs.popitem(last=False)
-            self._num_tokens -= forgotten.num_tokens
+        self._forget_oldest()
 
     def end(self, program: str) -> None:
         """Nobody will come back for what `program` alone had."""
@@ -87,6 +88,25 @@ class Programs:
         for branch in ended.branches.values():
             for key in branch.keys:
                 self._tree.last_use(key)
+
+    def _begun(self, name: str) -> _Program:
+        """The program of this name, which goes on now."""
+        program = self._programs.setdefault(name, _Program())
+        self._programs.move_to_end(name)
+        return program
+
+    def _forget_oldest(self) -> None:
+        """Keep to `max_tokens`, but for the latest branch."""
+        while self._num_tokens > self._max_tokens and len(self._programs) > 1:
+            _, forgotten = self._programs.popitem(last=False)
+            self._num_tokens -= forgotten.num_tokens
+        program = next(reversed(self._programs.values()))
+        while self._num_tokens > self._max_tokens and len(program.branches) > 1:
+            path = next(iter(program.branches))
+            self._count(program, -sum(map(len, program.branches.pop(path).keys)))
+        if self._num_tokens > self._max_tokens or len(program.forks) > self._max_tokens // 2:
+            self._count(program, -len(program.forks))
+            program.forks.clear()
 
     def _count(self, program: _Program, tokens: int) -> None:
         program.num_tokens += tokens

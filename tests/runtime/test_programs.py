@@ -84,6 +84,26 @@ def test_programs_that_never_end_are_forgotten() -> None:
     scheduler.check()
 
 
+def test_of_a_program_that_goes_on_for_days_the_latest_branches_are_remembered() -> None:
+    scheduler = scheduler_of(12)
+    for arrival in range(200):
+        compute(scheduler, arrival, unlike(arrival, 16), program="agent", path=(arrival, 0), siblings=2)
+    (program,) = scheduler._programs._programs.values()
+    assert sum(len(key) for branch in program.branches.values() for key in branch.keys) <= 4 * 48
+    assert (199, 0) in program.branches and len(program.forks) <= 4 * 48
+    scheduler.end_program("agent")
+    assert scheduler._programs._num_tokens == 0
+
+
+def test_forks_of_which_nothing_is_kept_are_forgotten_too() -> None:
+    cache = KVCache(12, 4, enabled=False)
+    order = make_order("program", cache.cached_tokens)
+    scheduler = Scheduler(cache, order, max_batch_tokens=64, max_sequences=8)
+    for arrival in range(300):
+        compute(scheduler, arrival, unlike(arrival, 8), program=f"lost {arrival}", path=(0, 0), siblings=2)
+    assert len(scheduler._programs._programs) <= 4 * 48
+
+
 def test_new_programs_that_find_more_in_the_tree_come_first() -> None:
     scheduler = scheduler_of(64)
     shared = unlike(1, 16)
