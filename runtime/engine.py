@@ -190,7 +190,7 @@ class Engine:
             try:
                 grammar = future.result()
                 group.begin(grammar, self._clock())
-            except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its grammar does, the others go on
+            except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too
                 self._fail(group, error)
                 continue
             for sequence in group.members:
@@ -244,7 +244,7 @@ class Engine:
                     self._cache.shrink(sequence)
                 if isinstance(member, Generation):
                     finish = self._tell(member, finish)
-            except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever its matcher does, the others go on
+            except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too
                 self._fail(group, error)
                 continue
             if finish:

@@ -12,6 +12,7 @@ from tests.runtime.scripted import (
     CONTEXT,
     EOS,
     VOCABULARY,
+    ListMatcher,
     ScriptedCompiler,
     ScriptedRunner,
     collect,
@@ -243,6 +244,17 @@ def test_a_grammar_that_does_not_compile_costs_its_own_call_only() -> None:
     failure = results["bad"].end
     assert isinstance(failure, Failed) and failure.kind == "invalid_request" and "oops" in failure.message
     assert_as_expected(call("good"), results["good"])
+
+
+@pytest.mark.parametrize("verb", ["advance", "forced"])
+def test_a_library_that_panics_costs_its_own_call_only(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*_: object) -> None:
+        raise BaseException("panicked")  # what pyo3 raises derives from nothing narrower
+
+    monkeypatch.setattr(ListMatcher, verb, panic)
+    results = run(make_engine(), call("bad", constraint=Choice(("1,2", "3,4"))), call("good"))
+    assert isinstance(results["bad"].end, Failed) and "panicked" in results["bad"].end.message
+    assert isinstance(results["good"].end, Completed)
 
 
 def test_a_call_takes_no_pages_before_its_grammar_is_there() -> None:
