@@ -21,7 +21,7 @@ def mask_words(vocabulary_size: int) -> int:
 
 
 class Residue(Protocol):
-    """What is left to ask about a row that a cursor filled loosely. Good until the cursor moves."""
+    """What is left to ask about a row that a cursor filled loosely. Speaks of where the cursor stands when it is asked."""
 
     def allows(self, token: int) -> bool:
         """Whether a token of the row may come next."""

@@ -124,7 +124,8 @@ class Generation:
     def _confirm(self, slot: Slot, position: int, row: RowResult) -> bool:
         """Whether the row at `position`, that of a guess, holds: the guess came true. Its token has KV then.
 
-        Where a forced token stands behind it that wasn't guessed, and its log-probability is asked, the row is wanted once more.
+        Where a forced token stands behind it that wasn't guessed, and its log-probability is asked, the row is wanted once more;
+        so it is where the residue refuses what was drawn behind it.
         """
         sequence, following = self.sequence, position + 1
         if position >= sequence.num_tokens or slot.guess_at(position) != sequence.tokens[position]:
@@ -133,11 +134,18 @@ class Generation:
         reported = self._sampling.logprobs is not None and following < sequence.num_tokens
         if reported and slot.guess_at(following) != sequence.tokens[following]:
             return False
+        if following == sequence.num_tokens and self._is_refused(row):
+            return False
         sequence.confirm(position)
         sequence.next_row = max(sequence.next_row, following)
         if row.error:
             raise RuntimeFailure(row.error)
         return True
+
+    def _is_refused(self, row: RowResult) -> bool:
+        """Whether what was drawn behind a guess leads nowhere, which is only told once the matcher stands there."""
+        residue = self.sequence.residue
+        return residue is not None and row.token is not None and not residue.allows(row.token)
 
     def _take(self, row: RowResult, guess: int | None) -> Finish | None:
         """Accept a sampled token, and what the grammar forces behind it."""

@@ -102,7 +102,7 @@ class MaskFiller:
 def _may_ask(slot: Slot) -> bool:
     """Whether a token can be drawn first and asked about then: where which others are allowed doesn't change its chance."""
     sampling = slot.sequence.sampling
-    return not slot.draft and not sampling.truncates and slot.sequence.num_output >= sampling.min_tokens
+    return not sampling.truncates and slot.sequence.num_output >= sampling.min_tokens
 
 
 def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseException]:
@@ -117,12 +117,20 @@ def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseExceptio
 
 
 def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
-    """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises."""
+    """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises.
+
+    Rows of a draft are exact. What is drawn there is asked about too, as it would be without guesses: exact rows look less far.
+    """
     started = time.perf_counter()
+    residue = None
     if _may_ask(slot):
         residue = matcher.fill_loosely(rows[0])
+        if slot.draft and residue is not None:
+            residue.narrow(rows[0])
+    else:
+        matcher.fill(rows[0])
+    if not slot.draft:
         return _Walk(time.perf_counter() - started, 1, residue=residue)
-    matcher.fill(rows[0])
     done = 0
     try:
         for guess in slot.draft:
@@ -134,4 +142,4 @@ def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         rows[max(done, 1) :] = -1
         return _Walk(time.perf_counter() - started, max(done, 1), whole=False)
-    return _Walk(time.perf_counter() - started, done + 1)
+    return _Walk(time.perf_counter() - started, done + 1, residue=residue)

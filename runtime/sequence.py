@@ -33,8 +33,8 @@ class Sequence:
     what usage reports: `cached` are the prompt tokens that others had computed (None before the first admission), `peak` the most
     tokens that ever had KV, `recomputed` those that were computed once more after a preemption. `grammar` is what `matcher` is a
     cursor in; a matcher that broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is
-    what is left to ask about the mask of the row that this step draws from, None where the mask is exact. `asked` are the tokens
-    whose log-probabilities a row is asked for, by position: a way's prompt are all its tokens but the last.
+    what is left to ask about what this step draws, None where the masks tell all. `asked` are the tokens whose log-probabilities
+    a row is asked for, by position: a way's prompt are all its tokens but the last.
     Where it is `pooled`, hidden states are wanted of its rows instead of logits.
     """
 

@@ -1,15 +1,31 @@
 """Whatever is guessed, the answers are the same: on the scripted model, which reads its own pages."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from branchpoint.constrained.spec import Choice
+from branchpoint.constrained.grammar import MaskRow
+from branchpoint.constrained.spec import Choice, Constraint
+from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.messages import Call, Usage
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
 from tests.drafting.guessing import Oracle, Parrot, all_of
 from tests.runtime.expected import assert_as_expected
-from tests.runtime.scripted import CONTEXT, EOS, ScriptedRunner, make_engine, run
+from tests.runtime.scripted import (
+    CONTEXT,
+    EOS,
+    ListGrammar,
+    ListMatcher,
+    ScriptedCompiler,
+    ScriptedRunner,
+    make_engine,
+    run,
+    sets_of,
+)
 from tests.runtime.strategies import any_call
 from tests.runtime.test_engine_invariants import LONGEST, MOST, EngineMachine, pools, setups
 
@@ -98,6 +114,59 @@ def test_masks_are_those_of_each_position_and_forced_tokens_count_as_forced() ->
     runner, usage = guessed(call, most=8)
     assert len(runner.plans) == 1
     assert (usage.forced_tokens, usage.accepted_tokens, usage.completion_tokens) == (3, 4, 7)
+
+
+DEAD_ENDS = frozenset(range(20, 39))
+
+
+@dataclass
+class Shortsighted(ListMatcher):
+    """Takes dead ends too, in exact rows as well; only who asks is told."""
+
+    def fill_loosely(self, row: MaskRow) -> "Shortsighted":  # type: ignore[override]
+        self.fill(row)
+        return self
+
+    def allows(self, token: int) -> bool:
+        return token not in DEAD_ENDS
+
+    def narrow(self, row: MaskRow) -> None:
+        pass
+
+
+class ShortsightedGrammar(ListGrammar):
+    def matcher(self) -> Shortsighted:
+        return Shortsighted(tuple(allowed | DEAD_ENDS for allowed in self.sets))
+
+
+class ShortsightedCompiler(ScriptedCompiler):
+    def _grammar(self, constraint: Constraint | None, prefix: bytes) -> ListGrammar:
+        assert constraint is not None
+        return ShortsightedGrammar(sets_of(constraint))
+
+
+class Blinkered(Oracle):
+    """Guesses dead ends now and then."""
+
+    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        rng, dead = self._random, sorted(DEAD_ENDS)
+        found = super().propose(wanted)
+        return {
+            sequence: Proposal(tuple(token if rng.random() < 0.8 else rng.choice(dead) for token in each.tokens))
+            for sequence, each in found.items()
+        }
+
+
+def test_what_leads_nowhere_is_refused_behind_guesses_too() -> None:
+    for seed in range(12):
+        sets = Choice(tuple(f"{place},{place + 1},{place + 2}" for place in range(1, 16)))
+        call = Call("c", (1, 2), SamplingParams(max_tokens=40, temperature=1.0, seed=seed), sets)
+        for drafter in (None, Oracle({"c": call}, CONTEXT, 0.0), Blinkered({"c": call}, CONTEXT, 0.2, seed)):
+            engine = make_engine(ScriptedRunner(64, 4), ShortsightedCompiler(), speculation=drafter and all_of(drafter, 5))
+            results = run(engine, call)
+            assert_as_expected(call, results["c"])
+            assert drafter is None or results["c"].end.usage.accepted_tokens > 0
+            engine.close()
 
 
 def test_a_grammar_that_breaks_behind_a_guess_fails_where_it_fails_without() -> None:

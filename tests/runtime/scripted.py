@@ -173,6 +173,8 @@ class ScriptedRunner:
             allowed = [token for token in range(VOCABULARY) if row is None or row[token // 32] >> (token % 32) & 1]
             if position + 1 - sequence.num_prompt < sampling.min_tokens:
                 allowed = [token for token in allowed if token not in {EOS, *sampling.stop_token_ids}] or allowed
+            if sequence.residue is not None and position + 1 == sequence.num_tokens:
+                allowed = [token for token in allowed if sequence.residue.allows(token)]
             token = choose(state, seed, position + 1, allowed)
         chosen = logprob(state, token) if token is not None and asked is not None else None
         others = tuple(logprob(state, other) for other in sequence.asked.get(position, ()))
