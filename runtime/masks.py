@@ -99,10 +99,9 @@ class MaskFiller:
         self._pool.shutdown(wait=True)
 
 
-def _may_ask(slot: Slot) -> bool:
-    """Whether a token can be drawn first and asked about then: where which others are allowed doesn't change its chance."""
-    sampling = slot.sequence.sampling
-    return not sampling.truncates and slot.sequence.num_output >= sampling.min_tokens
+def _must_be_exact(slot: Slot) -> bool:
+    """Whether which other tokens are allowed changes the chance of the one that is drawn, or guesses follow."""
+    return bool(slot.draft) or slot.sequence.sampling.truncates
 
 
 def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseException]:
@@ -119,16 +118,16 @@ def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseExceptio
 def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
     """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises.
 
-    Rows of a draft are exact. What is drawn there is asked about too, as it would be without guesses: exact rows look less far.
+    What is drawn from an exact row is asked about too, since exact rows look less far; but not while a text is too short to end.
     """
     started = time.perf_counter()
     residue = None
-    if _may_ask(slot):
-        residue = matcher.fill_loosely(rows[0])
-        if slot.draft and residue is not None:
-            residue.narrow(rows[0])
-    else:
+    if slot.sequence.num_output < slot.sequence.sampling.min_tokens:
         matcher.fill(rows[0])
+    else:
+        residue = matcher.fill_loosely(rows[0])
+        if residue is not None and _must_be_exact(slot):
+            residue.narrow(rows[0])
     if not slot.draft:
         return _Walk(time.perf_counter() - started, 1, residue=residue)
     done = 0

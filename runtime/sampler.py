@@ -141,15 +141,17 @@ def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], ro
     """The token of `logits` [V] that would be drawn if `tokens` [N] were without all that the residue refuses.
 
     A refused token is left out and the next best of the same noise is taken. The likeliest is asked about too: the others' scores
-    are told relative to it. After some refusals in a row the mask is made exact.
+    are told relative to it. (Not where unlikely tokens are left out: that mask is exact, and the cut stays where it is.) After
+    some refusals in a row the mask is made exact.
     """
-    refusals = 0
+    refusals, truncates = 0, row.sequence.sampling.truncates
     while len(tokens):
         scores = logits[tokens]
         chosen = _pick(scores, tokens, row)
         if isinstance(chosen, str):
             return chosen
-        refused = next((each for each in (int(tokens[first_argmax(scores)]), chosen) if not residue.allows(each)), None)
+        asked = (chosen,) if truncates else (int(tokens[first_argmax(scores)]), chosen)
+        refused = next((each for each in asked if not residue.allows(each)), None)
         if refused is None:
             return chosen
         tokens = tokens[tokens != refused]
