@@ -29,6 +29,9 @@ COLDEST = 1e-30
 PATIENCE = 8
 """Refusals in a row after which all tokens of a row are looked at."""
 
+MOST_REFUSALS = 64
+"""Refusals after which what the exact row takes is taken: what can follow is asked a token at a time, and all others wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -142,7 +145,7 @@ def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], ro
 
     A refused token is left out and the next best of the same noise is taken. The likeliest is asked about too: the others' scores
     are told relative to it. (Not where unlikely tokens are left out: that mask is exact, and the cut stays where it is.) After
-    some refusals in a row the mask is made exact.
+    some refusals in a row the mask is made exact; after `MOST_REFUSALS` it has the last word.
     """
     refusals, truncates = 0, row.sequence.sampling.truncates
     while len(tokens):
@@ -151,7 +154,7 @@ def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], ro
         if isinstance(chosen, str):
             return chosen
         asked = (chosen,) if truncates else (int(tokens[first_argmax(scores)]), chosen)
-        refused = next((each for each in asked if not residue.allows(each)), None)
+        refused = next((each for each in asked if not residue.allows(each)), None) if refusals < MOST_REFUSALS else None
         if refused is None:
             return chosen
         tokens = tokens[tokens != refused]

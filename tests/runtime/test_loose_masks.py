@@ -19,7 +19,7 @@ from branchpoint.constrained.vocabulary import Vocabulary
 from branchpoint.runtime.logprobs import WantedRow
 from branchpoint.runtime.masks import MaskFiller
 from branchpoint.runtime.plan import RowResult, Slot, StepPlan
-from branchpoint.runtime.sampler import PATIENCE, Sampler
+from branchpoint.runtime.sampler import MOST_REFUSALS, PATIENCE, Sampler
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.tokenizer import load_tokenizer
@@ -233,6 +233,16 @@ class Loose(ListMatcher):
     def fill_loosely(self, row: MaskRow) -> Refuses:
         row[:] = -1
         return Refuses(frozenset(range(SIZE)) - self._here())
+
+
+def test_a_row_of_dead_ends_is_not_asked_about_for_ever() -> None:
+    class Endless(Refuses):
+        def narrow(self, row: MaskRow) -> None:
+            self.narrowed += 1
+
+    residue, logits = Endless(frozenset(range(SIZE))), torch.arange(SIZE).float()[None]
+    drawn = result(logits, SamplingParams(temperature=0), pack(range(SIZE), SIZE), residue)
+    assert drawn.token == SIZE - 1 - MOST_REFUSALS and len(residue.asked) == MOST_REFUSALS and residue.narrowed == 1
 
 
 def test_rows_are_exact_where_the_others_count() -> None:
