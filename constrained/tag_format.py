@@ -49,10 +49,11 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One JSON value under a schema (JSON text)."""
+    """One JSON value under a schema (JSON text); without `exact`, held to what a grammar can say of it."""
 
     at: str
     schema: str
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,9 @@ def _free(value: object, at: str) -> FreeText:
 
 
 def _schema(value: object, at: str) -> Schema:
-    form = _fields(value, at, ("json_schema",), ("type",))
-    return Schema(f"{at}/json_schema", json.dumps(form["json_schema"]))
+    form = _fields(value, at, ("json_schema",), ("type", "exact"))
+    exact = "exact" not in form or _flag(form, "exact", at)
+    return Schema(f"{at}/json_schema", json.dumps(form["json_schema"]), exact)
 
 
 def _repeated(low: int, high: int | None) -> Callable[[object, str], Node]:

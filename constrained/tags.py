@@ -11,6 +11,7 @@ from typing import TypeVar
 from branchpoint.constrained.cfg import Alt, Cfg, Lit, Part, Raw, Ref, Rep, Seq, from_regex, prune, renamed
 from branchpoint.constrained.charset import ANY
 from branchpoint.constrained.ebnf import read_ebnf
+from branchpoint.constrained.engines.judged import JudgedGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
 from branchpoint.constrained.errors import GrammarError, InvalidGrammar, UnsupportedKeyword
 from branchpoint.constrained.grammar import CompiledGrammar
@@ -62,7 +63,7 @@ class _Builder:
     rules: dict[str, Part] = field(default_factory=dict)
     terminals: list[str] = field(default_factory=list)
     inner: dict[str, LlguidanceGrammar] = field(default_factory=dict)
-    schemas: dict[str, str] = field(default_factory=dict)
+    schemas: dict[tuple[str, bool], str] = field(default_factory=dict)
 
     def whole(self, node: Node) -> Part:
         return self._closed(node, ())
@@ -168,18 +169,22 @@ class _Builder:
         return Ref(f"{name}.{read.start}")
 
     def _schema(self, node: Schema) -> Part:
-        if node.schema not in self.schemas:
+        known = (node.schema, node.exact)
+        if known not in self.schemas:
             grammar = self._told(node.at, lambda: self.json_grammar(JsonSchema(node.schema, self.constraint.whitespace)))
+            if isinstance(grammar, JudgedGrammar) and not node.exact:
+                grammar = grammar.inner
             if not isinstance(grammar, LlguidanceGrammar):
                 raise UnsupportedKeyword(
                     "json_schema",
                     node.at,
-                    "it has keywords that are judged as the value is written, which isn't done inside of tags.",
+                    "it has keywords that are judged as the value is written, which isn't done inside of tags; "
+                    "`exact: false` beside it holds the value to all other keywords.",
                 )
             name = f"json{len(self.inner)}"
             self.inner[name] = grammar
-            self.schemas[node.schema] = name
-        return Raw(f"@{self.schemas[node.schema]}", _JSON_STARTS)
+            self.schemas[known] = name
+        return Raw(f"@{self.schemas[known]}", _JSON_STARTS)
 
     def _check_closed(self, tag: Tag) -> None:
         """Where text follows, it has to be told from the tag."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -107,7 +107,8 @@ class _Session:
         self.context.close()
         self.context.watch(stops_early=False).result()
         if isinstance(self.executor.backend, Ending):
-            self.executor.backend.end_program(self.context.id)
+            with suppress(Exception):  # of the backend alone: the run has its outcome whatever it says of the end
+                self.executor.backend.end_program(self.context.id)
         self._end = time.perf_counter()
         self.context.end(error)
         if (branches := self.context.branches) is not None:

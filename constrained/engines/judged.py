@@ -35,16 +35,16 @@ class JudgedGrammar:
         self.reader = Reader(judge, prefix)
         self.rows = RowReader(vocabulary, shapes, self.reader)
         self.plain = PlainCutter(vocabulary, shapes, effects, judge, self.reader)
-        self._inner = inner
+        self.inner = inner
 
     @property
     def narrowed(self) -> tuple[str, ...]:
         """What the inner grammar narrowed, and keys that stand twice in one object."""
-        return self._inner.narrowed
+        return self.inner.narrowed
 
     def matcher(self) -> "JudgedMatcher":
         """A new cursor at the start."""
-        return JudgedMatcher(self, self._inner.matcher())
+        return JudgedMatcher(self, self.inner.matcher())
 
 
 class JudgedMatcher:

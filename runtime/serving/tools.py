@@ -107,7 +107,7 @@ def tool_use(fields: ToolFields, *, constrained: bool) -> ToolUse:
     if fields.parallel_tool_calls is False:
         return ToolUse(shown, JsonSchema(_encoded(_one_of(functions))), form=Format("bare", names))
     several = {"type": "array", "minItems": 1, "maxItems": MOST_CALLS, "items": _one_of(functions)}
-    return ToolUse(shown, JsonSchema(_encoded(_lifted(several))), form=Format("list", names))
+    return ToolUse(shown, JsonSchema(_encoded(several)), form=Format("list", names))
 
 
 def held_calls(use: ToolUse, *, reasons: bool, thinking: bool) -> StructuralTag:
@@ -127,8 +127,9 @@ def held_calls(use: ToolUse, *, reasons: bool, thinking: bool) -> StructuralTag:
 
 def _tag(name: str, function: _Function) -> Json:
     schema: Json = {"type": "object"} if function.strict is False else _parameters(function)
+    content: Json = {"type": "json_schema", "json_schema": schema, "exact": bool(function.strict)}
     begin = f'{OPEN}\n{{"name": {json.dumps(name)}, "arguments": '
-    return {"begin": begin, "content": {"type": "json_schema", "json_schema": schema}, "end": f"}}\n{CLOSE}"}
+    return {"begin": begin, "content": content, "end": f"}}\n{CLOSE}"}
 
 
 def _functions(tools: Sequence[Json] | None) -> dict[str, _Function]:
@@ -176,34 +177,14 @@ def _parameters(function: _Function) -> Json:
 
 
 def _one_of(functions: Mapping[str, _Function]) -> Json:
-    """The schema of one call, `{name, arguments}`."""
-    calls = list[object]()
-    definitions = Json()
-    for name, function in functions.items():
-        schema = _parameters(function)
-        own = schema.pop("$defs", None)
-        own = own if isinstance(own, dict) else {}
-        if any(definitions.get(key, value) != value for key, value in own.items()):  # other tools call other things so
-            raise bad_request(f"tools: {shown(name)} and another tool define $defs of one name differently; rename one.", "tools")
-        definitions |= own
-        properties = {"name": {"const": name}, "arguments": schema}
+    """The schema of one call, `{name, arguments}`. Parameters are resources of their own: references lead into their own."""
+    calls = list[Json]()
+    for place, (name, function) in enumerate(functions.items()):
+        properties = {"name": {"const": name}, "arguments": {"$id": f"tool:{place}", **_parameters(function)}}
         calls.append(
             {"type": "object", "properties": properties, "required": ["name", "arguments"], "additionalProperties": False}
         )
-    one: Json = {"anyOf": calls} if len(calls) > 1 else {**_object(calls[0])}
-    return one | ({"$defs": definitions} if definitions else {})
-
-
-def _lifted(schema: Json) -> Json:
-    """Definitions belong at the root, where references look for them."""
-    items = _object(schema["items"])
-    definitions = items.pop("$defs", None)
-    return schema | ({"$defs": definitions} if definitions else {})
-
-
-def _object(value: object) -> Json:
-    assert isinstance(value, dict), "made above"
-    return value
+    return {"anyOf": calls} if len(calls) > 1 else calls[0]
 
 
 def _encoded(schema: Json) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.errors import UnsupportedKeyword
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.runtime.messages import Call
 from branchpoint.runtime.serving.reply import Arguments, CallStart, Content, Format, Part, Reasoning, ReplyParser
@@ -125,6 +126,42 @@ async def test_with_auto_text_is_free_and_arguments_are_held_to_their_schema(sit
 async def test_a_tool_that_is_not_strict_takes_any_object(site: Site, compiler: GrammarCompiler) -> None:
     await site.chat(tools=[FIND | {"function": FIND["function"] | {"strict": False}}])
     assert reads(compiler, site, HEAD + '{"town":7}' + TAIL) and not reads(compiler, site, HEAD + "7" + TAIL)
+
+
+JUDGED = {
+    "name": "invite",
+    "parameters": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"to": {"$ref": "#/definitions/People"}, "cc": {"$ref": "#/properties/to"}},
+        "required": ["to"],
+        "definitions": {"People": {"type": "array", "items": {"type": "string", "format": "email"}, "uniqueItems": True}},
+    },
+}
+
+
+async def test_what_only_a_judge_can_tell_is_left_to_the_model_unless_a_tool_is_strict(
+    site: Site, compiler: GrammarCompiler
+) -> None:
+    head = HEAD.replace("find", "invite")
+    await site.chat(tools=[{"type": "function", "function": JUDGED}])
+    assert reads(compiler, site, head + '{"to":["a@b.ch"],"cc":["a@b.ch","a@b.ch"]}' + TAIL)
+    assert not reads(compiler, site, head + '{"to":[7]}' + TAIL)
+    await site.chat(tools=[{"type": "function", "function": JUDGED | {"strict": True}}])
+    with pytest.raises(UnsupportedKeyword, match="exact: false"):
+        reads(compiler, site, "")
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_references_lead_into_the_tools_own_parameters(site: Site, compiler: GrammarCompiler, several: bool) -> None:
+    other = JUDGED | {"name": "meet", "parameters": JUDGED["parameters"] | {"definitions": {"People": {"type": "integer"}}}}
+    tools = [{"type": "function", "function": each} for each in (JUDGED, other)]
+    await site.chat(tools=tools, tool_choice="required", parallel_tool_calls=several)
+    for name, good, bad in (("invite", '["a@b.ch"]', "3"), ("meet", "3", '["a@b.ch"]')):
+        call = '{"name":"%s","arguments":{"to":%s}}'
+        shape = "[%s]" if several else "%s"
+        assert reads(compiler, site, shape % (call % (name, good))), name
+        assert not reads(compiler, site, shape % (call % (name, bad))), name
 
 
 async def test_thoughts_are_free_and_the_calls_behind_them_held(compiler: GrammarCompiler) -> None:
