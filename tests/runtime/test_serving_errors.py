@@ -225,7 +225,7 @@ async def test_a_body_that_is_too_long(site: Site) -> None:
 
 
 async def test_paths_and_methods(site: Site) -> None:
-    refusal(await site.http.get("/v1/embeddings"), 404)
+    refusal(await site.http.get("/v1/audio/speech"), 404)
     refusal(await site.http.get("/v1/chat/completions"), 405)
 
 
