@@ -11,13 +11,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from branchpoint.runtime.messages import ScoreCall, Scored
-from branchpoint.runtime.serving.answer import Answer, EventBatch
+from branchpoint.runtime.messages import ScoreCall
+from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.completion import prompts_of
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import INERT, hints_of, salt_of
-from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.scored_view import ScoredView
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["EMBEDDING_RULES", "EmbeddingRequest", "answer_embeddings"]
@@ -58,36 +58,20 @@ async def answer_embeddings(gateway: Gateway, body: Json, headers: Mapping[str, 
     return Answer(gateway, own, tuple(calls), _EmbeddingView(own, name, fields))
 
 
-class _EmbeddingView:
-    """OpenAI's list of embeddings; nothing is streamed."""
-
-    stream = False
-    framing = EVENTS
+class _EmbeddingView(ScoredView):
+    """OpenAI's list of embeddings."""
 
     def __init__(self, own: str, model: str, fields: EmbeddingRequest) -> None:
-        self._head: Json = {"id": own, "object": "list", "model": model}
+        super().__init__(own, model)
         self._fields = fields
-        self._scored = dict[int, Scored]()
-
-    def chunks(self, batch: EventBatch) -> list[object]:
-        """Keep the vectors."""
-        self._scored |= {call: event for call, event in batch if isinstance(event, Scored)}
-        return []
-
-    def tail(self) -> list[object]:
-        """Nothing: vectors aren't streamed."""
-        return []
 
     def whole(self) -> object:
         """All vectors in one body."""
         data = [
-            {"object": "embedding", "index": index, "embedding": self._shown(self._scored[index].vector)}
-            for index in sorted(self._scored)
+            {"object": "embedding", "index": index, "embedding": self._shown(scored.vector)}
+            for index, scored in enumerate(self.ordered())
         ]
-        prompt = sum(scored.usage.prompt_tokens for scored in self._scored.values())
-        cached = sum(scored.usage.cached_tokens for scored in self._scored.values())
-        usage = {"prompt_tokens": prompt, "total_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}}
-        return self._head | {"data": data, "usage": usage}
+        return self.head | {"object": "list", "data": data, "usage": self.usage()}
 
     def _shown(self, vector: Sequence[float]) -> Sequence[float] | str:
         kept = vector[: self._fields.dimensions]

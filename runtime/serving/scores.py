@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from branchpoint.runtime.messages import Ids, ScoreCall, Scored, Segment, Text
-from branchpoint.runtime.serving.answer import Answer, EventBatch
+from branchpoint.runtime.messages import Ids, ScoreCall, Segment, Text
+from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.completion import MAX_PROMPTS
 from branchpoint.runtime.serving.errors import bad_request, shown
 from branchpoint.runtime.serving.fields import INERT, salt_of
-from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway, request_id
 from branchpoint.runtime.serving.limits import check_ids
+from branchpoint.runtime.serving.scored_view import ScoredView
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["RERANK_RULES", "SCORE_RULES", "RerankRequest", "TextScoreRequest", "answer_rerank", "answer_text_score"]
@@ -183,36 +183,11 @@ def _segment(value: object, param: str) -> Segment:
     raise bad_request(f"{param} must be a text or a list of token ids, got {shown(value)}.", param)
 
 
-class _Scores:
-    """What the views have in common: the scores of each call, by its place; nothing is streamed."""
-
-    stream = False
-    framing = EVENTS
-
-    def __init__(self, own: str, model: str) -> None:
-        self._head: Json = {"id": own, "model": model}
-        self._scored = dict[int, Scored]()
-
-    def chunks(self, batch: EventBatch) -> list[object]:
-        """Keep the scores."""
-        self._scored |= {call: event for call, event in batch if isinstance(event, Scored)}
-        return []
-
-    def tail(self) -> list[object]:
-        """Nothing: scores aren't streamed."""
-        return []
-
-    def _ordered(self) -> list[Scored]:
-        return [self._scored[place] for place in sorted(self._scored)]
-
-    def _usage(self) -> Json:
-        prompt = sum(scored.usage.prompt_tokens for scored in self._scored.values())
-        cached = sum(scored.usage.cached_tokens for scored in self._scored.values())
-        counts = {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
-        return counts | {"prompt_tokens_details": {"cached_tokens": cached}}
+def _usage(view: ScoredView) -> Json:
+    return view.usage() | {"completion_tokens": 0}
 
 
-class _LabelView(_Scores):
+class _LabelView(ScoredView):
     """SGLang's `{scores}`: a list of probabilities for each item."""
 
     def __init__(self, own: str, model: str, *, softmax: bool) -> None:
@@ -221,13 +196,13 @@ class _LabelView(_Scores):
 
     def whole(self) -> object:
         """The scores."""
-        scores = [[math.exp(logprobs[0]) for logprobs in scored.logprobs] for scored in self._ordered()]
+        scores = [[math.exp(logprobs[0]) for logprobs in scored.logprobs] for scored in self.ordered()]
         if self._softmax:
             scores = [[each / (sum(row) or 1.0) for each in row] for row in scores]
-        return self._head | {"object": "scoring", "scores": scores, "usage": self._usage()}
+        return self.head | {"object": "scoring", "scores": scores, "usage": _usage(self)}
 
 
-class _ScoreView(_Scores):
+class _ScoreView(ScoredView):
     """vLLM's `{data: [{index, score}]}`."""
 
     def __init__(self, own: str, model: str, skips: tuple[int, ...]) -> None:
@@ -236,13 +211,13 @@ class _ScoreView(_Scores):
 
     def _means(self) -> list[float]:
         """The geometric means of the tokens' probabilities."""
-        kept = [scored.logprobs[0][skip:] for scored, skip in zip(self._ordered(), self._skips, strict=True)]
+        kept = [scored.logprobs[0][skip:] for scored, skip in zip(self.ordered(), self._skips, strict=True)]
         return [math.exp(sum(logprobs) / len(logprobs)) for logprobs in kept]
 
     def whole(self) -> object:
         """The scores."""
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(self._means())]
-        return self._head | {"object": "list", "data": data, "usage": self._usage()}
+        return self.head | {"object": "list", "data": data, "usage": _usage(self)}
 
 
 class _RerankView(_ScoreView):
@@ -260,4 +235,4 @@ class _RerankView(_ScoreView):
         for index, score in ranked:
             document: Json = {"document": {"text": self._documents[index]}} if self._documents is not None else {}
             results.append({"index": index, **document, "relevance_score": score})
-        return self._head | {"results": results, "usage": self._usage()}
+        return self.head | {"results": results, "usage": _usage(self)}
