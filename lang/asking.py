@@ -4,6 +4,7 @@
 """
 
 import functools
+import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
@@ -41,31 +42,38 @@ __all__ = ["Answer", "Performed", "Sample", "add_usage", "ask", "hints_of", "ids
 
 @dataclass(slots=True)
 class Sample:
-    """What has come of one sample. `sizes` are the characters and tokens of each delta, `forced` stretches of the whole text."""
+    """What has come of one sample."""
 
-    texts: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    forced: list[tuple[int, int]] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
     finished: SampleFinished | None = None
 
-    def add(self, delta: Delta) -> None:
-        """Take in one delta."""
-        if delta.forced:
-            at = sum(characters for characters, _ in self.sizes)
-            self.forced.extend((at + start, at + end) for start, end in delta.forced)
-        self.texts.append(delta.text)
-        self.tokens.extend(delta.tokens)
-        self.logprobs.extend(delta.logprobs)
-        self.sizes.append((len(delta.text), len(delta.tokens)))
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join([delta.text for delta in self.deltas])
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The ids of all of it."""
+        return tuple([token for delta in self.deltas for token in delta.tokens])
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """For each token, where they were asked for."""
+        return tuple([logprob for delta in self.deltas for logprob in delta.logprobs])
+
+    @property
+    def forced(self) -> list[tuple[int, int]]:
+        """The stretches of the text that the grammar left no choice about."""
+        begins = itertools.accumulate((len(delta.text) for delta in self.deltas), initial=0)
+        return [(at + start, at + end) for at, delta in zip(begins, self.deltas, strict=False) for start, end in delta.forced]
 
     def meta(self) -> SampleMeta:
         """The whole sample. Raises BackendError where it never ended."""
         ended = self.finished
         if ended is None:
             raise BackendError("The backend completed a generation without finishing all of its samples.")
-        return SampleMeta("".join(self.texts), tuple(self.tokens), ended.reason, ended.stop, tuple(self.logprobs), ended.narrowed)
+        return SampleMeta(self.text, self.tokens, ended.reason, ended.stop, self.logprobs, ended.narrowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +101,11 @@ class Performed:
 
 def ids_of(sample: Sample) -> tuple[Segment, ...]:
     """What a sample puts into the ledger."""
-    text = "".join(sample.texts)
+    text, tokens = sample.text, sample.tokens
     # ids without text say nothing; they may be the end of the constant, made again to heal the seam
     if not text:
         return ()
-    return (Ids(tuple(sample.tokens), text) if sample.tokens else Text(text),)
+    return (Ids(tokens, text) if tokens else Text(text),)
 
 
 async def ask(
@@ -166,7 +174,7 @@ async def _collect(
 def _take(event: Event, samples: list[Sample]) -> Completed | None:
     match event:
         case Delta():
-            samples[event.index].add(event)
+            samples[event.index].deltas.append(event)
         case SampleFinished():
             samples[event.index].finished = event
         case Failed():
@@ -200,8 +208,8 @@ def segments_of(backend: Backend, entry: Pending) -> tuple[Segment, ...]:
 
 def messages_of(entry: Pending) -> tuple[Message, ...] | None:
     """The prompt of a call as chat messages; None where the program has no roles."""
-    turns = [turn for turn in turns_of(entry.previous) if turn.role is not None]
-    if not turns:
+    if entry.previous is None or not entry.previous.in_chat:
         return None
+    turns = [turn for turn in turns_of(entry.previous) if turn.role is not None]
     texts = ["".join(segment.text for segment in turn.content) for turn in turns]
     return tuple({"role": turn.role, "content": text} for turn, text in zip(turns, texts, strict=True))

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 __all__ = ["Budget"]
 
@@ -46,9 +47,12 @@ class Budget:
             return f"The run's deadline of {self._deadline} seconds has passed."
         return None
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """Around a call, in its task, which is cancelled when the budget is spent. Raises CancelledError where it is already."""
+        return contextlib.nullcontext() if self._limit is None and self._deadline is None else self._held()
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
         task = asyncio.current_task()
         assert task is not None, "calls run in tasks"
         if self.over() is not None:

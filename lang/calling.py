@@ -3,8 +3,6 @@
 `request.py` asks for it, or `reasoning.py` after the thinking; `tools.py` says what a call is.
 """
 
-from dataclasses import replace
-
 import msgspec
 
 from branchpoint.lang.asking import Answer, Performed, ask, ids_of, messages_of
@@ -65,5 +63,5 @@ def _performed(meta: SampleMeta, kept: tuple[Segment, ...], answers: tuple[Answe
     text = "".join(segment.text for segment in kept)
     tokens = tuple(token for answer in answers for token in answer.samples[0].tokens)
     logprobs = tuple(each for answer in answers for each in answer.samples[0].logprobs)
-    found = replace(meta, text=text, tokens=tokens, logprobs=logprobs, stop=None)
-    return Performed((replace(found, finish_reason="length") if reason == "length" else found,), (kept,), answers)
+    found = msgspec.structs.replace(meta, text=text, tokens=tokens, logprobs=logprobs, stop=None)
+    return Performed((msgspec.structs.replace(found, finish_reason="length") if reason == "length" else found,), (kept,), answers)

@@ -40,19 +40,23 @@ def walk(tail: Entry | None, base: Entry | None = None) -> Iterator[Entry]:
 
 def prompt_of(tail: Entry | None) -> tuple[Segment, ...]:
     """The segments of a settled chain; neighbouring constant texts of a kind are one."""
-    start = tail
-    while start is not None and not (isinstance(start, Pending) and start.prompt is not None):
-        start = start.previous
-    segments = list(start.prompt or ()) if isinstance(start, Pending) else []
-    links = _links(tail, start)
-    keeper = next((entry for entry in reversed(links) if isinstance(entry, Pending)), None)
-    for link in links:
+    links: list[Entry] = []
+    segments: list[Segment] = []
+    entry = tail
+    while entry is not None:
+        if isinstance(entry, Pending) and entry.prompt is not None:
+            segments = list(entry.prompt)
+            break
+        links.append(entry)
+        entry = entry.previous
+    keeper = next((link for link in links if isinstance(link, Pending)), None) if len(links) > _KEEP_EVERY else None
+    for link in reversed(links):
         for entry in _flat(link):
             if isinstance(entry, Pending) and entry.rebase is not None:
                 segments = list(entry.rebase)
             else:
                 _join(segments, entry.segments)
-        if link is keeper and len(links) > _KEEP_EVERY:
+        if keeper is not None and link is keeper:
             keeper.prompt = tuple(segments)
     return tuple(segments)
 

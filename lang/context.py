@@ -4,12 +4,10 @@ States open entries here, the executor settles them, the runner waits until all 
 """
 
 import itertools
-import secrets
 import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.budget import Budget
@@ -34,17 +32,17 @@ class RunContext:
     ) -> None:
         self.executor = executor
         self.program = program
-        self.id = f"{program}-{secrets.token_hex(6)}"  # what the scheduler knows the run by
+        self.id = f"{program}-{executor.dispatcher.random.getrandbits(48):012x}"  # what the scheduler knows the run by
         self.seed = seed
         self.options = options
         self.namespace = config.namespace
         self.budget = Budget(config.max_total_tokens, config.deadline)
-        self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay() if streams else None
+        self.lock = threading.RLock()  # one for all of the run; a forgotten reader cancels wherever it is collected, here too
+        self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay(self.lock) if streams else None
         self.began = time.perf_counter()
         self._requests = itertools.count(1)
         self.cancelled = False
         self.closed = False
-        self._lock = threading.RLock()  # a forgotten reader cancels wherever it is collected, here too
         self._open: set[Pending] = set()
         self._failures: list[Failure] = []
         self._settled: list[Pending] = []
@@ -56,7 +54,7 @@ class RunContext:
     @property
     def records(self) -> tuple[Record, ...]:
         """What each call cost that is over, in the order in which they ended."""
-        with self._lock:
+        with self.lock:
             return tuple(self._records.values())
 
     def request_id(self) -> str:
@@ -65,19 +63,19 @@ class RunContext:
 
     def record_of(self, entry: Pending) -> Record | None:
         """What `entry` cost, None where it isn't over or cost nothing."""
-        with self._lock:
+        with self.lock:
             return self._records.get(entry)
 
     @property
     def settled(self) -> tuple[Pending, ...]:
         """What is over, in the order in which it ended, what was taken back included."""
-        with self._lock:
+        with self.lock:
             return tuple(self._settled)
 
     @property
     def states(self) -> tuple["State", ...]:
         """All states, in the order they were made."""
-        with self._lock:
+        with self.lock:
             return tuple(self._states)
 
     def check_caller(self) -> None:
@@ -93,7 +91,7 @@ class RunContext:
 
     def enter(self, state: "State") -> None:
         """Take a new state in."""
-        with self._lock:
+        with self.lock:
             self.check_open()
             self._states.append(state)
         if self.branches is not None:
@@ -101,7 +99,7 @@ class RunContext:
 
     def submit(self, entry: Pending) -> None:
         """Open `entry`, and have it performed when its turn comes."""
-        with self._lock:
+        with self.lock:
             self.check_open()
             entry.dropped = entry.place.ended
             self._open.add(entry)
@@ -109,12 +107,12 @@ class RunContext:
 
     def settle(self, entry: Pending, failure: Failure | None, record: Record | None = None) -> None:
         """Close `entry`: every waiter and everything that comes after it goes on."""
-        if not entry.settle(failure):
-            return
-        with self._lock:
+        with self.lock:
+            if not entry.settle(failure):
+                return
             self._settled.append(entry)
             if record is not None:
-                self._records[entry] = replace(record, wasted=record.wasted or entry.dropped is not None)
+                self._records[entry] = record if entry.dropped is None else record.in_vain()
             if failure is not None and failure.entry is entry:
                 self._failures.append(failure)
             self._open.discard(entry)
@@ -123,7 +121,9 @@ class RunContext:
 
     def look(self) -> None:
         """Tell those who watch, where what they wait for has come."""
-        with self._lock:
+        if not self._watched:
+            return
+        with self.lock:
             ready = [future for stops_early, future in self._watched if self._over(stops_early)]
             self._watched = [watch for watch in self._watched if watch[1] not in ready]
         for future in ready:
@@ -136,26 +136,26 @@ class RunContext:
     def watch(self, *, stops_early: bool) -> Future[None]:
         """Done when nothing is open, or (`stops_early`) when something failed that the program hasn't seen."""
         future: Future[None] = Future()
-        with self._lock:
+        with self.lock:
             self._watched.append((stops_early, future))
         self.look()
         return future
 
     def check(self) -> None:
         """Raise the first failure that the program hasn't seen."""
-        with self._lock:
+        with self.lock:
             unseen = next((failure for failure in self._failures if failure.unseen), None)
         if unseen is not None:
             raise unseen.error()
 
     def take_back(self, entries: Iterable[Pending], why: str) -> None:
         """Let these entries have been in vain: what runs is aborted at once, and none of them fails the run."""
-        with self._lock:
+        with self.lock:
             entries = tuple(entries)
             for entry in entries:
                 entry.dropped = why
                 if (record := self._records.get(entry)) is not None:
-                    self._records[entry] = replace(record, wasted=True)
+                    self._records[entry] = record.in_vain()
         self.executor.stop(entries)
 
     def drop(self, places: Iterable[Place], why: str) -> None:
@@ -163,13 +163,13 @@ class RunContext:
         places = tuple(places)
         for place in places:
             place.dropped = why
-        with self._lock:
+        with self.lock:
             entries = [entry for entry in self._open if any(entry.place.within(place) for place in places)]
         self.take_back(entries, why)
 
     def cancel(self) -> None:
         """Abort what is open: running requests end, the others never start."""
-        with self._lock:
+        with self.lock:
             self.cancelled = True
             entries = tuple(self._open)
         self.executor.stop(entries)
@@ -180,7 +180,7 @@ class RunContext:
 
     def close(self) -> None:
         """Let nothing more be added, and abort what is still open."""
-        with self._lock:
+        with self.lock:
             self.closed = True
             is_open = bool(self._open)
         if is_open:

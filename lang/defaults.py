@@ -6,7 +6,7 @@
 from typing import Protocol, cast, runtime_checkable
 
 from branchpoint.lang.backends.base import Backend
-from branchpoint.lang.backends.source import BackendLike, BackendSource
+from branchpoint.lang.backends.source import BackendLike, backend_of
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
 from branchpoint.lang.errors import NotSupported, ProgramMistake
 from branchpoint.lang.runner import current_backend
@@ -50,7 +50,7 @@ def find_backend(given: BackendLike | None = None) -> Backend:
 
 
 def _backend_of(given: BackendLike) -> Backend:
-    found = given.as_backend() if isinstance(given, BackendSource) and not isinstance(given, type) else given
+    found = backend_of(given)
     if isinstance(found, type) or not all(hasattr(found, name) for name in ("capabilities", "generate", "score", "render")):
         hint = " Make one of it: call it." if isinstance(found, type) else ""
         raise ProgramMistake(f"A backend is an Engine, a RuntimeEndpoint or the like, got {given!r:.80}.{hint}")

@@ -7,6 +7,8 @@ stay for the next run. Backends inherit `Dispatched`; closing the backend closes
 import asyncio
 import collections
 import contextlib
+import random
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
@@ -24,6 +26,7 @@ class Dispatcher:
     """Owns the event loop. Thread-safe; nothing here may be called from the loop's own thread but `post`."""
 
     def __init__(self) -> None:
+        self.random = random.Random(secrets.randbits(128))  # names and seeds of runs, without asking the system for each
         self._loop = asyncio.new_event_loop()
         self._aside = ThreadPoolExecutor(4, thread_name_prefix="branchpoint-aside")  # what the loop runs in threads, e.g. DNS
         self._loop.set_default_executor(self._aside)
@@ -84,7 +87,8 @@ class Dispatcher:
             self._posted.append((function, args))
             if not self._woken:
                 self._woken = True
-                self._loop.call_soon_threadsafe(self._call_posted)
+                here = threading.current_thread() is self._thread  # then there is nobody to wake
+                (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._call_posted)
         return True
 
     def _call_posted(self) -> None:

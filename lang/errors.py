@@ -11,7 +11,8 @@ BranchpointError
 """
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.messages import Usage
@@ -29,8 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The line of the user's program that added a node."""
 
     file: str = ""

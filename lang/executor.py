@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from branchpoint.lang.backends.base import Backend
 from branchpoint.lang.chain import prompt_of, text_of, turns_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Executor", "RoleTexts"]
 
 
-@runtime_checkable
 class RoleTexts(Protocol):
     """Finds the text around roles. A backend that knows it without a template is one itself, for others there is `ChatText`."""
 
@@ -55,7 +54,7 @@ class Executor:
         self.backend = backend
         self._own = None if isinstance(backend, Dispatched) else Dispatcher()
         self.dispatcher = backend.dispatcher if isinstance(backend, Dispatched) else (self._own or Dispatcher())
-        self._chat: RoleTexts = backend if isinstance(backend, RoleTexts) else ChatText(backend)
+        self._chat: RoleTexts = backend if _knows_roles(backend) else ChatText(backend)
         self._slots = asyncio.Semaphore(max_concurrency)
         self._contexts: weakref.WeakSet[RunContext] = weakref.WeakSet()
         self._cancelled = False
@@ -180,6 +179,10 @@ class Executor:
 
     async def _pumped(self, context: RunContext) -> None:
         await asyncio.gather(*self._pumps.pop(context, ()), return_exceptions=True)  # the run's own end tells what failed
+
+
+def _knows_roles(backend: Backend) -> TypeGuard[RoleTexts]:
+    return hasattr(backend, "begin") and hasattr(backend, "end")
 
 
 async def _insert(entry: Insert) -> None:

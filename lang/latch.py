@@ -1,23 +1,25 @@
 """Something that happens once, such as the end of a call: waited for in threads and event loops, or called back for.
 
-Every pending entry of a ledger has one. A `Future` without a result, and with a tenth of its objects: there are many.
+Every pending entry of a ledger has one. A `Future` without a result, and with a tenth of its objects: there are many, so that
+those of one run share their lock.
 """
 
 import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 __all__ = ["Latch"]
 
 
 class Latch:
-    """Set once, then for ever. Thread-safe."""
+    """Set once, then for ever. Thread-safe. `lock` is reentrant: what is collected while it is held may call back."""
 
     __slots__ = ("_calls", "_lock", "_set")
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # what is collected while it is held may call back
+    def __init__(self, lock: AbstractContextManager[object] | None = None) -> None:
+        self._lock = threading.RLock() if lock is None else lock
         self._set = False
         self._calls: tuple[Callable[[], object], ...] = ()
 

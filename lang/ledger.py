@@ -3,7 +3,6 @@
 `State` appends entries, the executor settles the pending ones, and `chain.py` reads what they amount to.
 """
 
-import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -115,13 +114,14 @@ class Failure:
 
 
 class Entry:
-    """One thing in a ledger, after `previous`."""
+    """One thing in a ledger, after `previous`. `in_chat`: whether a role has been opened up to here."""
 
-    __slots__ = ("origin", "previous")
+    __slots__ = ("in_chat", "origin", "previous")
 
     def __init__(self, previous: "Entry | None", origin: Origin) -> None:
         self.previous = previous
         self.origin = origin
+        self.in_chat: bool = previous is not None and previous.in_chat
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -151,7 +151,6 @@ class Pending(Entry):
     """
 
     __slots__ = (
-        "_lock",
         "_settled",
         "done",
         "dropped",
@@ -169,15 +168,15 @@ class Pending(Entry):
         super().__init__(previous, origin)
         self.place = place
         self.gate = gate
-        self.done = Latch()
-        self.pieces: Replay[str] = Replay()
+        lock = place.context.lock
+        self.done = Latch(lock)
+        self.pieces: Replay[str] = Replay(lock)
         self.failure: Failure | None = None
         self.dropped: str | None = None
         self.rebase: tuple[Segment, ...] | None = None
         self.prompt: tuple[Segment, ...] | None = None
         self.result: tuple[Segment, ...] = ()
         self.task: asyncio.Task[None] | None = None
-        self._lock = threading.Lock()
         self._settled = False
 
     @property
@@ -200,11 +199,10 @@ class Pending(Entry):
         return (self.pieces,)
 
     def settle(self, failure: Failure | None) -> bool:
-        """Mark as done; False where it was already."""
-        with self._lock:
-            if self._settled:
-                return False
-            self._settled = True
+        """Mark as done; False where it was already. Called with the run's lock held."""
+        if self._settled:
+            return False
+        self._settled = True
         self.failure = failure
         rolled_back = self.dropped is not None and self.place.ended is None  # a reader goes on with what comes in its place
         for stream in self.streams():
@@ -237,6 +235,7 @@ class RoleEntry(Pending):
         super().__init__(previous, origin, place, gate)
         self.role = role
         self.opens = opens
+        self.in_chat = True
         self.turns: tuple[Turn, ...] | None = None
 
     @property
@@ -265,3 +264,4 @@ class Splice(Pending):
         self.base = base
         self.tails = tails
         self.gates = gates
+        self.in_chat = self.in_chat or any(tail is not None and tail.in_chat for tail in tails)

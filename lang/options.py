@@ -52,6 +52,9 @@ class SamplingOptions(TypedDict, total=False):
     return_text_in_logprobs: bool
 
 
+_OPTION_NAMES = frozenset(SamplingOptions.__annotations__)
+
+
 class RunConfig:
     """What holds for a whole run: sampling options, the backend, and how much happens at once.
 
@@ -99,7 +102,7 @@ class RunConfig:
 
 def option_names() -> frozenset[str]:
     """The names of sampling options."""
-    return frozenset(SamplingOptions.__annotations__)
+    return _OPTION_NAMES
 
 
 def merge(*layers: SamplingOptions) -> SamplingOptions:
@@ -113,8 +116,7 @@ def merge(*layers: SamplingOptions) -> SamplingOptions:
                 raise ProgramMistake(f"max_tokens={given['max_tokens']!r} and max_new_tokens={other!r} are one option; give one.")
         merged.update(given)
     for name in ("stop", "stop_token_ids"):
-        given_list = merged.get(name)
-        if isinstance(given_list, Iterable) and not isinstance(given_list, str):
+        if name in merged and isinstance(given_list := merged[name], Iterable) and not isinstance(given_list, str):
             merged[name] = tuple(given_list)
     return cast(SamplingOptions, merged)
 

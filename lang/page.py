@@ -135,7 +135,7 @@ def _text(entry: CallEntry) -> str:
     text = "".join(entry.pieces.so_far())
     forced: list[tuple[int, int]] = []
     if len(entry.answers) == 1:
-        forced = next((one.forced for one in entry.answers[0].samples if "".join(one.texts) == text), [])
+        forced = next((one.forced for one in entry.answers[0].samples if one.text == text), [])
     parts, at = list[str](), 0
     for start, end in [*forced, (len(text), len(text))]:
         parts.append(f'<span class="sampled">{escape(text[at:start])}</span>' if start > at else "")

@@ -186,7 +186,8 @@ async def _in_one_request(
         say(index, *splitter.finish())
     raw = [sample.meta() for sample in answer.samples]
     metas = tuple(
-        replace(meta, text="".join(said), reasoning="".join(thoughts)) for meta, (thoughts, said) in zip(raw, parts, strict=True)
+        msgspec.structs.replace(meta, text="".join(said), reasoning="".join(thoughts))
+        for meta, (thoughts, said) in zip(raw, parts, strict=True)
     )
     kept = tuple(
         ids_of(sample) if tags.keep else _answer_of(sample, meta.text) for sample, meta in zip(answer.samples, metas, strict=True)
@@ -196,14 +197,14 @@ async def _in_one_request(
 
 def _answer_of(sample: Sample, answer: str) -> tuple[Segment, ...]:
     """The answer alone: as the ids that the model made where it begins with a token, else as text."""
-    raw = "".join(sample.texts)
     if not answer:
         return ()
-    at, tokens = 0, 0
-    for characters, count in sample.sizes:
-        if raw[at:] == answer and sample.tokens[tokens:]:
-            return (Ids(tuple(sample.tokens[tokens:]), answer),)
-        at, tokens = at + characters, tokens + count
+    raw, count = sample.text, 0
+    before = len(raw) - len(answer) if raw.endswith(answer) else -1
+    for delta in sample.deltas:
+        if before == 0 and (tokens := sample.tokens[count:]):
+            return (Ids(tokens, answer),)
+        before, count = before - len(delta.text), count + len(delta.tokens)
     return (Text(answer),)
 
 
@@ -250,7 +251,8 @@ async def _in_two_requests(
     left = None if sampling.max_tokens is None else sampling.max_tokens - len(sample.tokens)
     if sample.meta().finish_reason != "stop" or (left is not None and left <= 0):
         why = sample.meta().finish_reason
-        meta = replace(sample.meta(), text="", reasoning=thought, finish_reason="length" if why == "stop" else why, stop=None)
+        cut = "length" if why == "stop" else why
+        meta = msgspec.structs.replace(sample.meta(), text="", reasoning=thought, finish_reason=cut, stop=None)
         return Performed((meta,), ((*opening, *ids_of(sample)) if tags.keep else (),), (first,))
     closing = Text(f"{tags.end}\n\n", special=True)
     show(closing.text)
@@ -258,4 +260,4 @@ async def _in_two_requests(
         sampling = msgspec.structs.replace(sampling, max_tokens=left, min_tokens=min(sampling.min_tokens, left))
     second = await _answer(backend, entry, expr, sampling, (*segments, *ids_of(sample), closing))
     kept = (*opening, *ids_of(sample), closing, *second.kept[0]) if tags.keep else second.kept[0]
-    return Performed((replace(second.samples[0], reasoning=thought),), (kept,), (first, *second.answers))
+    return Performed((msgspec.structs.replace(second.samples[0], reasoning=thought),), (kept,), (first, *second.answers))

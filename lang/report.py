@@ -6,14 +6,15 @@ The counts are the engine's own (`Usage`), so that totals equal its counters.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from branchpoint.lang.errors import Origin
 from branchpoint.runtime.messages import Usage
 
 __all__ = ["Cost", "Record", "Report"]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One call that is over. `kind` is `gen`, or `select` with its method; `wasted` where nothing came of it."""
 
     origin: Origin
@@ -23,6 +24,10 @@ class Record:
     usage: Usage
     seconds: float
     wasted: bool = False
+
+    def in_vain(self) -> "Record":
+        """The same call, of which nothing came."""
+        return msgspec.structs.replace(self, wasted=True)
 
 
 @dataclass(frozen=True, slots=True)

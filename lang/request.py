@@ -4,9 +4,9 @@ Called by the executor in its loop, once everything before the entry is settled.
 """
 
 import random
-import secrets
 import time
-from dataclasses import replace
+
+import msgspec
 
 from branchpoint.constrained.spec import Constraint
 from branchpoint.lang.asking import Performed, add_usage, ask, hints_of, ids_of, messages_of, segments_of
@@ -91,7 +91,7 @@ async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float)
         meta = await generate(backend, entry, written(backend, expr), begin)
         if meta.text not in expr.choices:
             raise BackendError(f"The backend wrote {meta.text[:80]!r}, which is none of the choices.")
-        return replace(meta, method="mask")
+        return msgspec.structs.replace(meta, method="mask")
     method = expr.method
     common = {
         "segments": segments_of(backend, entry),
@@ -100,10 +100,10 @@ async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float)
         "hints": hints_of(entry),
         "messages": messages_of(entry),
     }
-    scored = await backend.score(ScoreRequest(id=secrets.token_hex(8), with_end=method.with_end, **common))  # type: ignore[arg-type]  # one dict for both requests
+    scored = await backend.score(ScoreRequest(id=entry.place.context.request_id(), with_end=method.with_end, **common))  # type: ignore[arg-type]  # one dict for both requests
     without = None
     if method.unconditional:
-        without = await backend.score(ScoreRequest(id=secrets.token_hex(8), unconditional=True, **common))  # type: ignore[arg-type]  # as above
+        without = await backend.score(ScoreRequest(id=entry.place.context.request_id(), unconditional=True, **common))  # type: ignore[arg-type]  # as above
     options = _options(expr, scored, without)
     decision = decide(method, options)
     seed = expr.seed if expr.seed is not None else _seed(entry)

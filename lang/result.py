@@ -3,15 +3,15 @@
 The executor fills these when a call ends; nothing here changes afterwards.
 """
 
-from dataclasses import asdict, dataclass
+import msgspec
+from msgspec.structs import asdict
 
 from branchpoint.runtime.messages import FinishReason, TokenLogprob, Usage
 
 __all__ = ["Meta", "OptionMeta", "SampleMeta"]
 
 
-@dataclass(frozen=True, slots=True)
-class SampleMeta:
+class SampleMeta(msgspec.Struct, frozen=True):
     """One sample: its text and token ids, why it ended, and what was reported of its tokens.
 
     `stop` is the string or token id that ended it, None for the model's own end token or a length. `reasoning` is the thinking
@@ -27,8 +27,7 @@ class SampleMeta:
     reasoning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OptionMeta:
+class OptionMeta(msgspec.Struct, frozen=True):
     """One option of a select: its tokens' natural-log probabilities, its score, and its normalised probability.
 
     `end` and `unconditional` are there where the method asked for them (see `ScoredOption`).
@@ -42,8 +41,7 @@ class OptionMeta:
     unconditional: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """What is known of a call besides its value. The fields of the sample that the state went on from are here directly.
 
     `choices` and `method` are a select's. `seconds` is the time from the request to its end, `seed` the one that was used;
@@ -97,7 +95,6 @@ class Meta:
 
     def as_dict(self) -> dict[str, object]:
         """Everything as a dictionary."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("samples", "choices", "usage")}
-        counts = {name: getattr(self.usage, name) for name in self.usage.__struct_fields__}
-        samples = [asdict(sample) for sample in self.samples]
-        return fields | counts | {"samples": samples, "choices": [asdict(option) for option in self.choices]}
+        fields = asdict(self)
+        counts = asdict(fields.pop("usage"))
+        return fields | counts | {"samples": [*map(asdict, self.samples)], "choices": [*map(asdict, self.choices)]}

@@ -5,7 +5,6 @@ However the function ends, nothing is left open: what still runs is aborted, str
 
 import asyncio
 import contextvars
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from branchpoint.lang.backends.base import Backend, Ending, Seeded
+from branchpoint.lang.backends.base import Backend, is_ending, is_seeded
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.executor import Executor
 from branchpoint.lang.ledger import Place
@@ -52,7 +51,7 @@ class _Session:
 
     def __init__(self, job: Job, executor: Executor, *, streams: bool = False) -> None:
         seed = job.options.get("seed")
-        if seed is None and isinstance(executor.backend, Seeded):
+        if seed is None and is_seeded(executor.backend):
             seed = executor.backend.seed
         options = cast(SamplingOptions, {name: value for name, value in job.options.items() if name != "seed"})
         self.job = job
@@ -60,7 +59,7 @@ class _Session:
         self.context = RunContext(
             executor,
             job.name,
-            seed=seed if seed is not None else secrets.randbits(63),
+            seed=seed if seed is not None else executor.dispatcher.random.getrandbits(63),
             options=options,
             config=job.config,
             streams=streams,
@@ -106,7 +105,7 @@ class _Session:
         """Abort what is open, wait until it is gone, and end the streams."""
         self.context.close()
         self.context.watch(stops_early=False).result()
-        if isinstance(self.executor.backend, Ending):
+        if is_ending(self.executor.backend):
             with suppress(Exception):  # of the backend alone: the run has its outcome whatever it says of the end
                 self.executor.backend.end_program(self.context.id)
         self._end = time.perf_counter()

@@ -31,7 +31,7 @@ class State:
     def __init__(self, place: Place, parent: "State | None" = None) -> None:
         self.place = place
         self.parent = parent
-        self.log: Log = Replay()
+        self.log: Log = Replay(place.context.lock)
         self._base = parent._tail if parent is not None else None
         self._tail: Entry | None = self._base
         self._gate: Pending | None = parent._gate if parent is not None else None

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 __all__ = ["Reader", "Replay"]
@@ -16,39 +17,44 @@ T = TypeVar("T")
 
 
 class Replay(Generic[T]):
-    """An append-only sequence with an explicit end. `end(error)` makes every reader raise `error()` once it has read all."""
+    """An append-only sequence with an explicit end. `end(error)` makes every reader raise `error()` once it has read all.
 
-    def __init__(self) -> None:
+    `lock` is reentrant, since what is collected while it is held may be a reader; the streams of one run share theirs.
+    """
+
+    __slots__ = ("_cuts", "_ended", "_error", "_items", "_lock", "_readers", "_sleepers")
+
+    def __init__(self, lock: AbstractContextManager[object] | None = None) -> None:
+        self._lock = threading.RLock() if lock is None else lock
         self._items: list[T] = []
-        self._changed = threading.Condition()
-        self._sleepers: set[Callable[[], object]] = set()
+        self._sleepers: tuple[Callable[[], object], ...] = ()
         self._ended = False
         self._error: Callable[[], BaseException] | None = None
         self._readers = 0
-        self._cuts: list[int] = []
+        self._cuts: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def so_far(self) -> list[T]:
         """What was put in up to now."""
-        with self._changed:
+        with self._lock:
             return self._items.copy()
 
     def rewind(self, length: int) -> None:
         """Forget what came after the first `length` items: who reads later never sees it, who has read it goes on from there."""
-        with self._changed:
+        with self._lock:
             del self._items[length:]
-            self._cuts.append(length)
+            self._cuts = (*self._cuts, length)
 
     def enter(self) -> None:
         """Count a reader in."""
-        with self._changed:
+        with self._lock:
             self._readers += 1
 
     def leave(self) -> bool:
         """Count a reader out; whether it was the last one, and more would have come."""
-        with self._changed:
+        with self._lock:
             self._readers -= 1
             return self._readers == 0 and not self._ended
 
@@ -59,69 +65,62 @@ class Replay(Generic[T]):
 
     def put(self, item: T) -> None:
         """Append; what comes after the end is dropped."""
-        with self._changed:
+        with self._lock:
             if not self._ended:
                 self._items.append(item)
                 self._wake()
 
     def end(self, error: Callable[[], BaseException] | None = None) -> None:
         """Let nothing more come. Only the first call counts."""
-        with self._changed:
+        with self._lock:
             if not self._ended:
                 self._ended, self._error = True, error
                 self._wake()
 
     def _wake(self) -> None:
-        self._changed.notify_all()
-        for wake in self._sleepers:
+        sleepers, self._sleepers = self._sleepers, ()
+        for wake in sleepers:
             with contextlib.suppress(RuntimeError):  # the loop of that reader is closed: nobody waits there
                 wake()
-        self._sleepers.clear()
 
-    def _from(self, position: int, cuts: int) -> tuple[int, int]:
-        """Where a reader stands that had read up to `position` before the cuts after the first `cuts`."""
-        return min([position, *self._cuts[cuts:]]), len(self._cuts)
+    def look(self, position: int, cuts: int, wake: Callable[[], object]) -> tuple[list[T] | None, int, int]:
+        """What lies after `position` (None: the end), where the reader stands then, and the number of cuts it knows.
 
-    def _after(self, position: int) -> list[T] | None:
-        """What lies after `position`, None at the end; called with the lock held. Raises what the stream ended with."""
-        if position < len(self._items):
-            return self._items[position:]
-        if self._ended and self._error is not None:
-            raise self._error()
-        return None if self._ended else []
+        Where there is nothing yet, `wake` is called when there is. Raises what the stream ended with.
+        """
+        with self._lock:
+            position, cuts = min([position, *self._cuts[cuts:]]), len(self._cuts)
+            if position < len(self._items):
+                return self._items[position:], len(self._items), cuts
+            if self._ended and self._error is not None:
+                raise self._error()
+            if self._ended:
+                return None, position, cuts
+            self._sleepers = (*self._sleepers, wake)
+            return [], position, cuts
+
+    def forget(self, wake: Callable[[], object]) -> None:
+        """The reader that `wake` would wake waits no longer."""
+        with self._lock:
+            self._sleepers = tuple(other for other in self._sleepers if other is not wake)
 
     def __iter__(self) -> Iterator[T]:
-        position, cuts = 0, 0
+        position, cuts, changed = 0, 0, threading.Event()
+        wake = changed.set
         while True:
-            with self._changed:
-                position, cuts = self._from(position, cuts)
-                while (batch := self._after(position)) == []:
-                    self._changed.wait()
-                    position, cuts = self._from(position, cuts)
+            batch, position, cuts = self.look(position, cuts, wake)
             if batch is None:
                 return
-            position += len(batch)
+            if not batch:
+                try:
+                    changed.wait()
+                finally:
+                    self.forget(wake)
+                changed.clear()
             yield from batch
 
     def __aiter__(self) -> AsyncIterator[T]:
         return _Following(self)
-
-    async def _more(self, position: int, cuts: int) -> tuple[list[T] | None, int, int]:
-        """What lies after `position` once there is something, None at the end, and where the reader stands then."""
-        while True:
-            changed = asyncio.Event()
-            wake = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)
-            with self._changed:
-                position, cuts = self._from(position, cuts)
-                batch = self._after(position)
-                if batch != []:
-                    return batch, position, cuts
-                self._sleepers.add(wake)
-            try:
-                await changed.wait()
-            finally:
-                with self._changed:
-                    self._sleepers.discard(wake)
 
 
 class _Following(AsyncIterator[T]):
@@ -135,12 +134,20 @@ class _Following(AsyncIterator[T]):
     async def __anext__(self) -> T:
         for item in self._batch:
             return item
-        batch, position, self._cuts = await self._replay._more(self._position, self._cuts)
-        if batch is None:
-            raise StopAsyncIteration
-        self._position = position + len(batch)
-        self._batch = iter(batch)
-        return next(self._batch)
+        changed = asyncio.Event()
+        wake = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)
+        while True:
+            batch, self._position, self._cuts = self._replay.look(self._position, self._cuts, wake)
+            if batch is None:
+                raise StopAsyncIteration
+            if batch:
+                self._batch = iter(batch)
+                return next(self._batch)
+            try:
+                await changed.wait()
+            finally:
+                self._replay.forget(wake)
+            changed.clear()
 
 
 class Reader(Generic[T]):

@@ -3,6 +3,7 @@
 Called by `graph.py` and by `lint.py`. No call is performed; what needs a value that isn't there raises Untraceable.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NoReturn, cast
 
@@ -42,6 +43,7 @@ class Trace:
 
     def __init__(self, program: str) -> None:
         self.program = program
+        self.lock = threading.RLock()
         self.nodes: list[op.Node] = []
         self.last: dict[int, int] = {}
         self.origins: list[Origin] = []

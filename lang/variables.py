@@ -52,8 +52,8 @@ class CallEntry(Pending):
         self.answers: tuple[Answer, ...] = ()
         self.began = 0.0
         reasoning = expr.reasoning if isinstance(expr, Gen) else None
-        self.thoughts: Replay[str] | None = Replay() if reasoning is not None else None
-        self.said: Replay[str] = Replay() if reasoning is not None and reasoning.keep else self.pieces
+        self.thoughts: Replay[str] | None = Replay(place.context.lock) if reasoning is not None else None
+        self.said: Replay[str] = Replay(place.context.lock) if reasoning is not None and reasoning.keep else self.pieces
         self._meta: Meta | None = None
         self._values: list[object] | None = None
 

@@ -3,8 +3,6 @@
 Ranges that need no model are checked when it is built; `check_against` checks ids against a vocabulary, at the door.
 """
 
-import math
-
 import msgspec
 
 from branchpoint.runtime.errors import InvalidRequest
@@ -16,9 +14,8 @@ MAX_STOPS = 64
 MAX_LOGPROBS = 20
 
 
-def _require(condition: bool, param: str, expected: str, came: object) -> None:
-    if not condition:
-        raise InvalidRequest(f"{param} must be {expected}, got {str(came)[:80]}.", param=param)
+def _refused(param: str, expected: str, came: object) -> InvalidRequest:
+    return InvalidRequest(f"{param} must be {expected}, got {str(came)[:80]}.", param=param)
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,27 +48,45 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_logprobs_start: int = 0
 
     def __post_init__(self) -> None:
-        limit = self.max_tokens
-        _require(limit is None or 0 <= limit < 2**31, "max_tokens", "at least 0 (0 only prefills) and below 2**31", limit)
-        _require(0 <= self.min_tokens < 2**31, "min_tokens", "at least 0 and below 2**31", self.min_tokens)
-        _require(limit is None or self.min_tokens <= limit, "min_tokens", f"at most max_tokens={limit}", self.min_tokens)
-        _require(math.isfinite(self.temperature) and 0 <= self.temperature <= 100, "temperature", "in [0, 100]", self.temperature)
-        _require(0 <= self.top_k < 2**31, "top_k", "at least 0 (0 is off) and below 2**31", self.top_k)
-        _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
-        _require(0 <= self.min_p <= 1, "min_p", "in [0, 1]", self.min_p)
-        for name in ("presence_penalty", "frequency_penalty"):
-            _require(-2 <= getattr(self, name) <= 2, name, "in [-2, 2]", getattr(self, name))
-        _require(0 < self.repetition_penalty <= 100, "repetition_penalty", "in (0, 100]", self.repetition_penalty)
+        limit, least = self.max_tokens, self.min_tokens
+        if limit is not None and not 0 <= limit < 2**31:
+            raise _refused("max_tokens", "at least 0 (0 only prefills) and below 2**31", limit)
+        if not 0 <= least < 2**31:
+            raise _refused("min_tokens", "at least 0 and below 2**31", least)
+        if limit is not None and least > limit:
+            raise _refused("min_tokens", f"at most max_tokens={limit}", least)
+        if not 0 <= self.temperature <= 100:
+            raise _refused("temperature", "in [0, 100]", self.temperature)
+        if not 0 <= self.top_k < 2**31:
+            raise _refused("top_k", "at least 0 (0 is off) and below 2**31", self.top_k)
+        if not 0 < self.top_p <= 1:
+            raise _refused("top_p", "in (0, 1]", self.top_p)
+        if not 0 <= self.min_p <= 1:
+            raise _refused("min_p", "in [0, 1]", self.min_p)
+        self._check_penalties()
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise _refused("seed", "a 64-bit integer", self.seed)
+        if len(self.stop) > MAX_STOPS:
+            raise _refused("stop", f"at most {MAX_STOPS} strings", len(self.stop))
+        if not all(self.stop):
+            raise _refused("stop", "made of non-empty strings", self.stop)
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise _refused("n", f"in [1, {MAX_CHOICES}]", self.n)
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None and not 0 <= count <= MAX_LOGPROBS:
+                raise _refused(name, f"in [0, {MAX_LOGPROBS}]", count)
+        if self.prompt_logprobs_start < 0:
+            raise _refused("prompt_logprobs_start", "at least 0", self.prompt_logprobs_start)
+
+    def _check_penalties(self) -> None:
+        for name, penalty in (("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)):
+            if not -2 <= penalty <= 2:
+                raise _refused(name, "in [-2, 2]", penalty)
+        if not 0 < self.repetition_penalty <= 100:
+            raise _refused("repetition_penalty", "in (0, 100]", self.repetition_penalty)
         for _, bias in self.logit_bias:
-            _require(-100 <= bias <= 100, "logit_bias", "a number in [-100, 100] for each token id", bias)
-        _require(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "a 64-bit integer", self.seed)
-        _require(len(self.stop) <= MAX_STOPS, "stop", f"at most {MAX_STOPS} strings", len(self.stop))
-        _require(all(self.stop), "stop", "made of non-empty strings", self.stop)
-        _require(1 <= self.n <= MAX_CHOICES, "n", f"in [1, {MAX_CHOICES}]", self.n)
-        for name in ("logprobs", "prompt_logprobs"):
-            count = getattr(self, name)
-            _require(count is None or 0 <= count <= MAX_LOGPROBS, name, f"in [0, {MAX_LOGPROBS}]", count)
-        _require(self.prompt_logprobs_start >= 0, "prompt_logprobs_start", "at least 0", self.prompt_logprobs_start)
+            if not -100 <= bias <= 100:
+                raise _refused("logit_bias", "a number in [-100, 100] for each token id", bias)
 
     @property
     def truncates(self) -> bool:
@@ -81,6 +96,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def check_against(self, vocabulary_size: int) -> None:
         """Raise InvalidRequest where a token id lies outside the model's vocabulary."""
         for token, _ in self.logit_bias:
-            _require(0 <= token < vocabulary_size, "logit_bias", f"keyed by token ids in [0, {vocabulary_size})", token)
+            if not 0 <= token < vocabulary_size:
+                raise _refused("logit_bias", f"keyed by token ids in [0, {vocabulary_size})", token)
         for token in self.stop_token_ids:
-            _require(0 <= token < vocabulary_size, "stop_token_ids", f"in [0, {vocabulary_size})", token)
+            if not 0 <= token < vocabulary_size:
+                raise _refused("stop_token_ids", f"in [0, {vocabulary_size})", token)

@@ -6,7 +6,9 @@ which understands ids reuses every token of KV; one that doesn't says so before 
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import msgspec
 
 from branchpoint.constrained.spec import Constraint
 from branchpoint.lang.tools import ToolUse
@@ -25,14 +27,15 @@ __all__ = [
     "Seeded",
     "Segment",
     "Text",
+    "is_ending",
+    "is_seeded",
 ]
 
 Message = Mapping[str, object]
 """A chat message: `role`, `content`, and what the model's chat template knows besides."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
+class GenerateRequest(msgspec.Struct, frozen=True):
     """Generate after `segments`. `heal`: the output may finish the last constant's last token (see LANGUAGE S1).
 
     `messages` is the same prompt as chat messages, for backends that only know chat; None where the program has no roles. `tools`
@@ -50,8 +53,7 @@ class GenerateRequest:
     tools: ToolUse | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
+class ScoreRequest(msgspec.Struct, frozen=True):
     """Score each of `options` as the continuation of `segments`.
 
     The last constant text and the option are tokenised together; only tokens that carry bytes of the option count.
@@ -115,7 +117,6 @@ class Measuring(Protocol):
         """The number of tokens of these segments, and how many the model's context has."""
 
 
-@runtime_checkable
 class Ending(Protocol):
     """A backend that keeps something for a program while it runs: the cached prefixes of its calls, say."""
 
@@ -123,10 +124,19 @@ class Ending(Protocol):
         """The run that `Hints.program` names has ended. Called from any thread; must neither block nor raise."""
 
 
-@runtime_checkable
 class Seeded(Protocol):
     """A backend that plays a run again: without a seed of its own, a run on it begins from that run's."""
 
     @property
     def seed(self) -> int:
         """The seed of the run that is played."""
+
+
+def is_ending(backend: Backend) -> TypeGuard[Ending]:
+    """Whether it is an `Ending`. Asked for each run: `isinstance` with a protocol takes a hundred times as long."""
+    return hasattr(backend, "end_program")
+
+
+def is_seeded(backend: Backend) -> TypeGuard[Seeded]:
+    """Whether it is a `Seeded`."""
+    return hasattr(backend, "seed")

@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from branchpoint.lang.backends.base import Backend, Capabilities, GenerateRequest, Message, ScoreRequest
-from branchpoint.lang.backends.source import BackendLike, BackendSource
+from branchpoint.lang.backends.source import BackendLike, backend_of
 from branchpoint.lang.chat import ChatText, RoleText, Turn
 from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError, ProgramMistake
@@ -35,7 +35,7 @@ def replay(path: str | Path, then: BackendLike | None = None) -> "Replayed":
         raise ProgramMistake(f"{path} isn't a recording that Run.save wrote: {error}.") from None
     if run.version != VERSION:
         raise ProgramMistake(f"{path} is a recording of version {run.version}; this one can play version {VERSION}.")
-    return Replayed(run, then.as_backend() if isinstance(then, BackendSource) else then)
+    return Replayed(run, None if then is None else backend_of(then))
 
 
 class Replayed(Dispatched):

@@ -3,14 +3,13 @@
 `defaults.find_backend` asks them for theirs.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from branchpoint.lang.backends.base import Backend
 
-__all__ = ["BackendLike", "BackendSource"]
+__all__ = ["BackendLike", "BackendSource", "backend_of"]
 
 
-@runtime_checkable
 class BackendSource(Protocol):
     """Has a backend. Its own methods may have the backend's names and other meanings."""
 
@@ -20,3 +19,10 @@ class BackendSource(Protocol):
 
 BackendLike = Backend | BackendSource
 """What may be given to `run(backend=...)`."""
+
+
+def backend_of(given: BackendLike) -> Backend:
+    """The backend that is given, or that of what is given."""
+    if hasattr(given, "as_backend") and not isinstance(given, type):
+        return cast(BackendSource, given).as_backend()
+    return cast(Backend, given)
