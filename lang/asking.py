@@ -63,17 +63,21 @@ class Sample:
         return tuple([logprob for delta in self.deltas for logprob in delta.logprobs])
 
     @property
-    def forced(self) -> list[tuple[int, int]]:
+    def forced(self) -> tuple[tuple[int, int], ...]:
         """The stretches of the text that the grammar left no choice about."""
+        if not any(delta.forced for delta in self.deltas):
+            return ()
         begins = itertools.accumulate((len(delta.text) for delta in self.deltas), initial=0)
-        return [(at + start, at + end) for at, delta in zip(begins, self.deltas, strict=False) for start, end in delta.forced]
+        pairs = zip(begins, self.deltas, strict=False)
+        return tuple((at + start, at + end) for at, delta in pairs for start, end in delta.forced)
 
     def meta(self) -> SampleMeta:
         """The whole sample. Raises BackendError where it never ended."""
         ended = self.finished
         if ended is None:
             raise BackendError("The backend completed a generation without finishing all of its samples.")
-        return SampleMeta(self.text, self.tokens, ended.reason, ended.stop, self.logprobs, ended.narrowed)
+        known = (self.text, self.tokens, ended.reason, ended.stop, self.logprobs, ended.narrowed)
+        return SampleMeta(*known, forced=self.forced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +103,12 @@ class Performed:
         return functools.reduce(add_usage, (answer.completed.usage for answer in self.answers))
 
 
-def ids_of(sample: Sample) -> tuple[Segment, ...]:
-    """What a sample puts into the ledger."""
-    text, tokens = sample.text, sample.tokens
+def ids_of(sample: SampleMeta) -> tuple[Segment, ...]:
+    """What a sample, as it came, puts into the ledger."""
     # ids without text say nothing; they may be the end of the constant, made again to heal the seam
-    if not text:
+    if not sample.text:
         return ()
-    return (Ids(tokens, text) if tokens else Text(text),)
+    return (Ids(sample.tokens, sample.text) if sample.tokens else Text(sample.text),)
 
 
 async def ask(

@@ -16,9 +16,10 @@ _INSTALLED = str(Path(_LIBRARY) / "site-packages")
 
 def _is_own(frame: FrameType) -> bool:
     """Whether a frame is neither of this package nor of the standard library."""
+    if frame.f_globals.get("__name__", "").startswith("branchpoint."):
+        return False
     file = frame.f_code.co_filename
-    ours = frame.f_globals.get("__name__", "").startswith("branchpoint.")
-    return not ours and (file.startswith(_INSTALLED) or not file.startswith(_LIBRARY))
+    return not file.startswith(_LIBRARY) or file.startswith(_INSTALLED)
 
 
 def caller() -> Origin:

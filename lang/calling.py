@@ -32,7 +32,8 @@ async def call_tools(
 
     if backend.capabilities.tools:
         answer = await ask(backend, entry, segments, sampling, None, put, messages_of(entry), use)
-        return Performed((answer.samples[0].meta(),), (ids_of(answer.samples[0]),), (answer,))
+        meta = answer.samples[0].meta()
+        return Performed((meta,), (ids_of(meta),), (answer,))
     said: tuple[Segment, ...] = ()
     answers: tuple[Answer, ...] = ()
     left = sampling.max_tokens
@@ -40,7 +41,8 @@ async def call_tools(
     if not use.required:
         free = msgspec.structs.replace(sampling, stop=(*sampling.stop, OPEN), include_stop=False)
         first = await ask(backend, entry, segments, free, None, put, messages)
-        meta, said, answers = first.samples[0].meta(), ids_of(first.samples[0]), (first,)
+        meta = first.samples[0].meta()
+        said, answers = ids_of(meta), (first,)
         left = None if left is None else left - len(meta.tokens)
         if meta.stop != OPEN:
             return Performed((meta,), (said,), answers)
@@ -52,16 +54,16 @@ async def call_tools(
     prompt = (*segments, *said, opening) if backend.capabilities.ids else segments
     held = msgspec.structs.replace(sampling, stop=(), stop_token_ids=(), max_tokens=left, min_tokens=0)
     second = await ask(backend, entry, prompt, held, use.call.constraint, put, messages)
-    meta, call = second.samples[0].meta(), ids_of(second.samples[0])
+    meta = second.samples[0].meta()
     whole = meta.finish_reason == "stop"
     entry.say(closing.text if whole else "")
     ends = (closing,) if whole else ()
-    return _performed(meta, (*said, opening, *call, *ends), (*answers, second), meta.finish_reason)
+    return _performed(meta, (*said, opening, *ids_of(meta), *ends), (*answers, second), meta.finish_reason)
 
 
 def _performed(meta: SampleMeta, kept: tuple[Segment, ...], answers: tuple[Answer, ...], reason: str) -> Performed:
     text = "".join(segment.text for segment in kept)
     tokens = tuple(token for answer in answers for token in answer.samples[0].tokens)
     logprobs = tuple(each for answer in answers for each in answer.samples[0].logprobs)
-    found = msgspec.structs.replace(meta, text=text, tokens=tokens, logprobs=logprobs, stop=None)
+    found = msgspec.structs.replace(meta, text=text, tokens=tokens, logprobs=logprobs, stop=None, forced=())
     return Performed((msgspec.structs.replace(found, finish_reason="length") if reason == "length" else found,), (kept,), answers)

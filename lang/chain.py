@@ -4,6 +4,7 @@ Called by the executor before each call, and by reads. Now and then an entry kee
 ledger isn't read from its start for every call.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from branchpoint.lang.chat import Turn
@@ -24,12 +25,10 @@ def _links(tail: Entry | None, base: Entry | None) -> list[Entry]:
     return chain
 
 
-def _flat(entry: Entry) -> Iterator[Entry]:
+def _flat(entry: Entry) -> Iterable[Entry]:
     if isinstance(entry, Splice):
-        for branch in entry.tails:
-            yield from walk(branch, entry.base)
-    else:
-        yield entry
+        return itertools.chain.from_iterable(walk(branch, entry.base) for branch in entry.tails)
+    return (entry,)
 
 
 def walk(tail: Entry | None, base: Entry | None = None) -> Iterator[Entry]:

@@ -16,6 +16,7 @@ from branchpoint.lang.ledger import Failure, Pending, Place
 from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.report import Record
 from branchpoint.lang.stream import Replay
+from branchpoint.lang.variables import CallEntry
 
 if TYPE_CHECKING:
     from branchpoint.lang.executor import Executor
@@ -46,7 +47,6 @@ class RunContext:
         self._open: set[Pending] = set()
         self._failures: list[Failure] = []
         self._settled: list[Pending] = []
-        self._records: dict[Pending, Record] = {}
         self._states: list[State] = []
         self._watched: list[tuple[bool, Future[None]]] = []
         executor.join(self)
@@ -54,17 +54,12 @@ class RunContext:
     @property
     def records(self) -> tuple[Record, ...]:
         """What each call cost that is over, in the order in which they ended."""
-        with self.lock:
-            return tuple(self._records.values())
+        entries = (entry for entry in self.settled if isinstance(entry, CallEntry))
+        return tuple(record for entry in entries if (record := entry.record()) is not None)
 
     def request_id(self) -> str:
         """A new name for a request, which no other request of any run has."""
         return f"{self.id}-{next(self._requests)}"
-
-    def record_of(self, entry: Pending) -> Record | None:
-        """What `entry` cost, None where it isn't over or cost nothing."""
-        with self.lock:
-            return self._records.get(entry)
 
     @property
     def settled(self) -> tuple[Pending, ...]:
@@ -105,14 +100,12 @@ class RunContext:
             self._open.add(entry)
         self.executor.schedule(entry)
 
-    def settle(self, entry: Pending, failure: Failure | None, record: Record | None = None) -> None:
+    def settle(self, entry: Pending, failure: Failure | None) -> None:
         """Close `entry`: every waiter and everything that comes after it goes on."""
         with self.lock:
             if not entry.settle(failure):
                 return
             self._settled.append(entry)
-            if record is not None:
-                self._records[entry] = record if entry.dropped is None else record.in_vain()
             if failure is not None and failure.entry is entry:
                 self._failures.append(failure)
             self._open.discard(entry)
@@ -154,8 +147,6 @@ class RunContext:
             entries = tuple(entries)
             for entry in entries:
                 entry.dropped = why
-                if (record := self._records.get(entry)) is not None:
-                    self._records[entry] = record.in_vain()
         self.executor.stop(entries)
 
     def drop(self, places: Iterable[Place], why: str) -> None:

@@ -22,7 +22,6 @@ from branchpoint.lang.errors import BackendError, OutOfBudget
 from branchpoint.lang.expr import Gen
 from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice
 from branchpoint.lang.pieces import follow
-from branchpoint.lang.report import Record
 from branchpoint.lang.request import generate, select
 from branchpoint.lang.variables import CallEntry, Insert
 from branchpoint.runtime.errors import RequestAborted
@@ -97,10 +96,10 @@ class Executor:
         if not self.dispatcher.post(self._start, entry):
             self._abort(entry, "the backend was closed")
 
-    def _abort(self, entry: Pending, why: str, record: Record | None = None) -> None:
+    def _abort(self, entry: Pending, why: str) -> None:
         failure = Failure(entry, RequestAborted(f"The call was aborted: {entry.dropped or why}."))
         failure.observed = entry.place.context.closed
-        entry.place.context.settle(entry, failure, record)
+        entry.place.context.settle(entry, failure)
 
     def _start(self, entry: Pending) -> None:
         context = entry.place.context
@@ -113,13 +112,12 @@ class Executor:
 
     async def _perform(self, entry: Pending) -> None:
         context = entry.place.context
-        record: Record | None = None
         begin = time.perf_counter()
         try:
             if isinstance(entry, CallEntry):
                 with context.budget.hold():
                     async with self._slots:
-                        record = await self._call(entry)
+                        await self._call(entry)
             elif isinstance(entry, RoleEntry):
                 await self._role(entry)
             elif isinstance(entry, Splice):
@@ -127,28 +125,28 @@ class Executor:
             elif isinstance(entry, Insert):
                 await _insert(entry)
         except asyncio.CancelledError as error:
-            record = _record(entry, begin, error)
+            _lose(entry, begin, error)
             why = context.budget.over()
             if why is not None and not (context.cancelled or entry.dropped):
-                context.settle(entry, Failure(entry, OutOfBudget(why, partial="".join(entry.pieces.so_far()))), record)
+                context.settle(entry, Failure(entry, OutOfBudget(why, partial="".join(entry.pieces.so_far()))))
             else:
                 why = _end_of(context) if context.cancelled else "nobody reads it, or the backend was closed"
-                self._abort(entry, why, record)
+                self._abort(entry, why)
         except Exception as error:  # noqa: BLE001  # the boundary to backends: whatever they raise becomes this call's failure
-            context.settle(entry, Failure(entry, error), _record(entry, begin, error))
+            _lose(entry, begin, error)
+            context.settle(entry, Failure(entry, error))
         else:
-            context.settle(entry, None, record)
+            context.settle(entry, None)
         finally:
             entry.task = None
 
-    async def _call(self, entry: CallEntry) -> Record:
+    async def _call(self, entry: CallEntry) -> None:
         begin = entry.began = time.perf_counter()
         if isinstance(entry.expr, Gen):
             meta = await generate(self.backend, entry, entry.expr, begin)
         else:
             meta = await select(self.backend, entry, entry.expr, begin)
         entry.finish(meta)
-        return Record(entry.origin, entry.name, entry.kind, entry.place.branch, meta.usage, meta.seconds)
 
     async def _role(self, entry: RoleEntry) -> None:
         turns, prompt = turns_of(entry.previous), prompt_of(entry.previous)
@@ -199,15 +197,13 @@ def _stop(entries: Iterable[Pending]) -> None:
             entry.task.cancel()
 
 
-def _record(entry: Pending, begin: float, error: BaseException) -> Record | None:
-    """What a call cost that came to nothing, as far as is known: what the backend said, else the output that was seen."""
-    if not isinstance(entry, CallEntry):
-        return None
-    usage = getattr(error, "usage", None)
-    usage = usage if isinstance(usage, Usage) else Usage(completion_tokens=entry.seen)
-    if usage == Usage():
-        return None
-    return Record(entry.origin, entry.name, entry.kind, entry.place.branch, usage, time.perf_counter() - begin, wasted=True)
+def _lose(entry: Pending, begin: float, error: BaseException) -> None:
+    """Keep what a call cost that came to nothing, as far as is known: what the backend said, else the output that was seen."""
+    if isinstance(entry, CallEntry):
+        usage = getattr(error, "usage", None)
+        usage = usage if isinstance(usage, Usage) else Usage(completion_tokens=entry.seen)
+        if usage != Usage():
+            entry.lose(usage, time.perf_counter() - begin)
 
 
 def _end_of(context: RunContext) -> str:

@@ -106,15 +106,14 @@ def _failure(entry: Entry) -> str:
 
 
 def _call(entry: CallEntry, seconds: float) -> str:
-    context = entry.place.context
-    record = context.record_of(entry)
+    record = entry.record() if entry.done.is_set else None
     try:
         meta = entry.meta() if entry.done.is_set and entry.failure is None else None
     except ProgramError:
         meta = None
     told = f"{entry.kind} {entry.name or ''} at {entry.origin}"
     lost = " lost" if entry.dropped or entry.failure is not None else ""
-    body = f'<span class="call{lost}" title="{escape(told + _details(meta))}">{_text(entry)}</span>{_failure(entry)}'
+    body = f'<span class="call{lost}" title="{escape(told + _details(meta))}">{_text(entry, meta)}</span>{_failure(entry)}'
     if record is None:
         return body
     return f'{body}<span class="note"> {escape(entry.name or entry.kind)} {_mix(record)} {_time(entry, record, seconds)}</span>'
@@ -130,12 +129,11 @@ def _details(meta: Meta | None) -> str:
     return "\n".join(lines)
 
 
-def _text(entry: CallEntry) -> str:
-    """What the call put into the text; of a gen in one request, what was forced is marked."""
+def _text(entry: CallEntry, meta: Meta | None) -> str:
+    """What the call put into the text; what was forced is marked."""
     text = "".join(entry.pieces.so_far())
-    forced: list[tuple[int, int]] = []
-    if len(entry.answers) == 1:
-        forced = next((one.forced for one in entry.answers[0].samples if one.text == text), [])
+    samples = meta.samples if meta is not None else ()
+    forced = next((one.forced for one in samples if one.text == text), ())
     parts, at = list[str](), 0
     for start, end in [*forced, (len(text), len(text))]:
         parts.append(f'<span class="sampled">{escape(text[at:start])}</span>' if start > at else "")

@@ -190,7 +190,8 @@ async def _in_one_request(
         for meta, (thoughts, said) in zip(raw, parts, strict=True)
     )
     kept = tuple(
-        ids_of(sample) if tags.keep else _answer_of(sample, meta.text) for sample, meta in zip(answer.samples, metas, strict=True)
+        ids_of(whole) if tags.keep else _answer_of(sample, meta.text)
+        for sample, whole, meta in zip(answer.samples, raw, metas, strict=True)
     )
     return Performed(metas, kept, (answer,))
 
@@ -215,7 +216,8 @@ async def _answer(
     if expr.tools is not None:
         return await call_tools(backend, entry, expr, sampling, segments)
     answer = await ask(backend, entry, segments, sampling, expr.constraint, lambda delta: entry.say(delta.text))
-    return Performed((answer.samples[0].meta(),), (ids_of(answer.samples[0]),), (answer,))
+    meta = answer.samples[0].meta()
+    return Performed((meta,), (ids_of(meta),), (answer,))
 
 
 async def _in_two_requests(
@@ -247,12 +249,12 @@ async def _in_two_requests(
     free = msgspec.structs.replace(sampling, stop=(tags.end,), stop_token_ids=(), min_tokens=0)
     first = await ask(backend, entry, segments, free, None, put)
     say(splitter.finish()[0])
-    thought, sample = "".join(thoughts), first.samples[0]
+    thought, sample = "".join(thoughts), first.samples[0].meta()
     left = None if sampling.max_tokens is None else sampling.max_tokens - len(sample.tokens)
-    if sample.meta().finish_reason != "stop" or (left is not None and left <= 0):
-        why = sample.meta().finish_reason
+    if sample.finish_reason != "stop" or (left is not None and left <= 0):
+        why = sample.finish_reason
         cut = "length" if why == "stop" else why
-        meta = msgspec.structs.replace(sample.meta(), text="", reasoning=thought, finish_reason=cut, stop=None)
+        meta = msgspec.structs.replace(sample, text="", reasoning=thought, finish_reason=cut, stop=None)
         return Performed((meta,), ((*opening, *ids_of(sample)) if tags.keep else (),), (first,))
     closing = Text(f"{tags.end}\n\n", special=True)
     show(closing.text)

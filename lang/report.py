@@ -25,10 +25,6 @@ class Record(msgspec.Struct, frozen=True):
     seconds: float
     wasted: bool = False
 
-    def in_vain(self) -> "Record":
-        """The same call, of which nothing came."""
-        return msgspec.structs.replace(self, wasted=True)
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:

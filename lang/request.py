@@ -49,7 +49,8 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     entry.result = done.kept[picked]
     if live is None:
         entry.show(chosen, "".join(segment.text for segment in entry.result))
-    entry.answers = done.answers
+    if expr.staged:
+        entry.answers = done.answers
     return Meta(
         chosen.text,
         chosen.tokens,
@@ -73,9 +74,8 @@ async def _plain(backend: Backend, entry: CallEntry, expr: Gen, sampling: Sampli
 
     segments, messages = segments_of(backend, entry), messages_of(entry)
     answer = await ask(backend, entry, segments, sampling, expr.constraint, put, messages)
-    metas = tuple(sample.meta() for sample in answer.samples)
-    kept = tuple(map(ids_of, answer.samples))
-    return Performed(metas, kept, (answer,))
+    metas = tuple([sample.meta() for sample in answer.samples])
+    return Performed(metas, tuple(map(ids_of, metas)), (answer,))
 
 
 def _picked(expr: Gen, metas: tuple[SampleMeta, ...]) -> int:

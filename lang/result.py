@@ -15,7 +15,8 @@ class SampleMeta(msgspec.Struct, frozen=True):
     """One sample: its text and token ids, why it ended, and what was reported of its tokens.
 
     `stop` is the string or token id that ended it, None for the model's own end token or a length. `reasoning` is the thinking
-    that `separate_reasoning` told apart: `text` doesn't hold it, `tokens` may.
+    that `separate_reasoning` told apart: `text` doesn't hold it, `tokens` may. `forced` are the stretches of `text`, from one
+    character up to another, that a grammar left no choice about.
     """
 
     text: str
@@ -25,6 +26,7 @@ class SampleMeta(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     narrowed: tuple[str, ...] = ()
     reasoning: str = ""
+    forced: tuple[tuple[int, int], ...] = ()
 
 
 class OptionMeta(msgspec.Struct, frozen=True):

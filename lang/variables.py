@@ -10,9 +10,11 @@ from branchpoint.lang.chain import text_of
 from branchpoint.lang.errors import Incomplete, Origin, ProgramError, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.ledger import Entry, Pending, Place
+from branchpoint.lang.report import Record
 from branchpoint.lang.result import Meta, SampleMeta
 from branchpoint.lang.stream import Replay
 from branchpoint.lang.tools import OPEN
+from branchpoint.runtime.messages import Usage
 
 if TYPE_CHECKING:
     from branchpoint.lang.asking import Answer
@@ -36,11 +38,12 @@ class Variable(Protocol):
 class CallEntry(Pending):
     """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come.
 
-    `answers` are a gen's requests, with what came of them; `began` is when it was performed (`time.perf_counter`), 0 before.
+    `answers` are the requests of a staged gen, with what came of them; `began` is when it was performed (`time.perf_counter`), 0
+    before.
     Where thinking is told apart, `said` and `thoughts` are the streams of the two; else `said` is that of the entry.
     """
 
-    __slots__ = ("_meta", "_values", "answers", "began", "expr", "index", "said", "seen", "thoughts")
+    __slots__ = ("_lost", "_meta", "_values", "answers", "began", "expr", "index", "said", "seen", "thoughts")
 
     def __init__(
         self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, expr: Gen | Select, index: int
@@ -55,6 +58,7 @@ class CallEntry(Pending):
         self.thoughts: Replay[str] | None = Replay(place.context.lock) if reasoning is not None else None
         self.said: Replay[str] = Replay(place.context.lock) if reasoning is not None and reasoning.keep else self.pieces
         self._meta: Meta | None = None
+        self._lost: tuple[Usage, float] | None = None
         self._values: list[object] | None = None
 
     @property
@@ -111,6 +115,21 @@ class CallEntry(Pending):
     def finish(self, meta: Meta) -> None:
         """Keep what came out; called once, before the entry is settled."""
         self._meta = meta
+
+    def lose(self, usage: Usage, seconds: float) -> None:
+        """Keep what it cost, where nothing comes out; called once, before the entry is settled."""
+        self._lost = usage, seconds
+
+    def record(self) -> Record | None:
+        """What it cost, None where it never cost anything; asked once the entry is settled."""
+        if self._meta is not None:
+            usage, seconds = self._meta.usage, self._meta.seconds
+        elif self._lost is not None:
+            usage, seconds = self._lost
+        else:
+            return None
+        wasted = self._lost is not None or self.dropped is not None
+        return Record(self.origin, self.name, self.kind, self.place.branch, usage, seconds, wasted)
 
     def meta(self) -> Meta:
         """What is known of the call."""
