@@ -4,7 +4,9 @@ Built by `server` (and by tests, around a fake engine). The generating routes ar
 that is the route's schema.
 """
 
+import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,7 +25,7 @@ from branchpoint.runtime.serving.auth import KeyGuard
 from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_chat
 from branchpoint.runtime.serving.completion import COMPLETION_RULES, CompletionRequest, answer_completion
 from branchpoint.runtime.serving.embeddings import EMBEDDING_RULES, EmbeddingRequest, answer_embeddings
-from branchpoint.runtime.serving.errors import ApiError, api_error, body_for, clip, error_body
+from branchpoint.runtime.serving.errors import ApiError, api_error, body_for, clip
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
 from branchpoint.runtime.serving.http_metrics import HttpMeter
@@ -48,6 +50,7 @@ from branchpoint.runtime.serving.native import (
 )
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.record import log_refusal
+from branchpoint.runtime.serving.request_ids import RequestIds, name_request
 from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
 from branchpoint.runtime.serving.scores import (
     RERANK_RULES,
@@ -66,19 +69,21 @@ logger = logging.getLogger("branchpoint.serving")
 
 LARGE_BODY = 2**18
 IGNORED_HEADER = "X-Ignored-Fields"
-MOST_NAMED = 20
+MOST_NAMED, LONGEST_NAME = 10, 40
+_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 
 Parser = Callable[[Gateway, Json, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A generating route: its paths, the struct that is its body's schema, what it refuses, and who answers."""
+    """A generating route: its paths, the struct that is its body's schema, what it refuses, who answers, and its methods."""
 
     paths: tuple[str, ...]
     form: type[msgspec.Struct]
     rules: Rules
     parse: Parser
+    methods: tuple[str, ...] = ("POST",)
 
 
 def _plain(work: Callable[[Gateway, Json], Awaitable[Json]]) -> Parser:
@@ -105,7 +110,7 @@ _ROUTES = (
     Endpoint(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
     Endpoint(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
     Endpoint(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
-    Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate)),
+    Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate), ("POST", "PUT")),
     Endpoint(("/v1/embeddings",), EmbeddingRequest, EMBEDDING_RULES, _headed(answer_embeddings)),
     Endpoint(("/v1/score", "/score"), TextScoreRequest, SCORE_RULES, _headed(answer_text_score)),
     Endpoint(("/v1/rerank", "/rerank", "/v2/rerank"), RerankRequest, RERANK_RULES, _headed(answer_rerank)),
@@ -127,7 +132,7 @@ def build_app(gateway: Gateway, options: ServerOptions, more: Sequence[Endpoint]
             app.add_api_route(
                 path,
                 _endpoint(gateway, options, route),
-                methods=["POST"],
+                methods=list(route.methods),
                 name=path.strip("/").replace("/", "_"),
                 response_model=None,
                 openapi_extra={
@@ -138,7 +143,7 @@ def build_app(gateway: Gateway, options: ServerOptions, more: Sequence[Endpoint]
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
     guarded = KeyGuard(app, key_ring(options.api_keys, options.api_key_file), guard_metrics=options.guard_metrics)
-    return HttpMeter(guarded, gateway.http, [route.path for route in app.routes if isinstance(route, Route)])
+    return HttpMeter(RequestIds(guarded), gateway.http, [route.path for route in app.routes if isinstance(route, Route)])
 
 
 def _endpoint(gateway: Gateway, options: ServerOptions, route: Endpoint) -> Callable[[Request], Awaitable[Response]]:
@@ -147,7 +152,9 @@ def _endpoint(gateway: Gateway, options: ServerOptions, route: Endpoint) -> Call
             raw = await read_body(request, options.max_body_bytes)
             body = decode_object(raw) if len(raw) < LARGE_BODY else await gateway.aside(partial(decode_object, raw))
             unknown = () if options.strict else _take_unknown(body, route)
-            ticket = gateway.requests.arrive(caller_of(request.scope), _own_id(body, request.headers))
+            own = _own_id(body, request.headers)
+            name_request(request.scope, own)
+            ticket = gateway.requests.arrive(caller_of(request.scope), own)
             response = await _parsed(gateway, route, body, request, ticket)
         except BranchpointError as error:
             gateway.refused(error)
@@ -184,7 +191,13 @@ def _take_unknown(body: Json, route: Endpoint) -> tuple[str, ...]:
     unknown = [name for name in body if name not in known]
     for name in unknown:
         del body[name]
-    return tuple(clip(ascii(name)[1:-1], 80) for name in unknown[:MOST_NAMED])
+    return tuple(map(_in_header, unknown[:MOST_NAMED]))
+
+
+def _in_header(name: str) -> str:
+    """A field's name as it can stand in a header: as itself where it is a plain word, else as JSON."""
+    short = name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "..."
+    return short if _PLAIN.fullmatch(short) else json.dumps(short).replace("\x7f", "\\u007f")
 
 
 @cache
@@ -202,17 +215,18 @@ def _anything(_type: type) -> Json:
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, BranchpointError)
     answer = api_error(error)
-    return json_response(body_for(request.url.path, answer), answer.status, answer.headers)
+    return json_response(body_for(request.scope["path"], answer), answer.status, answer.headers)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = clip(request.url.path, 120)
+    path = clip(request.scope["path"], 120)
     told = {404: f"There is no {path} here.", 405: f"{path} doesn't answer {request.method}."}
     answer = ApiError(error.status_code, told.get(error.status_code, str(error.detail)))
-    return json_response(body_for(request.url.path, answer), answer.status, dict(error.headers or {}))
+    return json_response(body_for(request.scope["path"], answer), answer.status, dict(error.headers or {}))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, clip(ascii(request.url.path)), exc_info=error)
-    return json_response(error_body(ApiError(500, f"The server failed on this request: {type(error).__name__}.")), 500)
+    logger.error("%s %s failed", request.method, clip(ascii(request.scope["path"])), exc_info=error)
+    answer = ApiError(500, f"The server failed on this request: {type(error).__name__}.")
+    return json_response(body_for(request.scope["path"], answer), 500)

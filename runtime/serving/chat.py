@@ -14,7 +14,8 @@ from branchpoint.runtime.serving.constraints import Asked, constraint_of
 from branchpoint.runtime.serving.conversation import Conversation, render_conversation
 from branchpoint.runtime.serving.errors import bad_request, named
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, hints_of, salt_of, sampling_of
-from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.gateway import Gateway
+from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.tools import ToolFields, ToolUse, tool_use
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 

@@ -15,8 +15,9 @@ from branchpoint.runtime.serving.constraints import constraint_of
 from branchpoint.runtime.serving.errors import bad_request, shown
 from branchpoint.runtime.serving.fields import INERT, REFUSED, SamplingFields, hints_of, salt_of, sampling_of
 from branchpoint.runtime.serving.framing import EVENTS
-from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.logprobs import completion_logprobs, prompt_logprobs
+from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["COMPLETION_RULES", "CompletionRequest", "answer_completion", "prompts_of"]

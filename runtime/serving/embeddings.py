@@ -16,7 +16,8 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.completion import prompts_of
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import INERT, hints_of, salt_of
-from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.gateway import Gateway
+from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.scored_view import ScoredView
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 

@@ -6,7 +6,6 @@ One per API process, made before the model is loaded; `server` attaches the engi
 import asyncio
 import contextlib
 import itertools
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,11 +35,9 @@ from branchpoint.runtime.serving.traces import Traces
 from branchpoint.runtime.stats import CacheDump, EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
-__all__ = ["Gateway", "Loaded", "State", "request_id", "shutting_down"]
+__all__ = ["Gateway", "Loaded", "State", "shutting_down"]
 
 T = TypeVar("T")
-
-MAX_ID = 128
 
 
 class State(Enum):
@@ -287,13 +284,3 @@ class Gateway:
 def shutting_down() -> ApiError:
     """What a request is answered that the server's end cuts off, or that comes after."""
     return ApiError(503, "The server is shutting down.", retry_after=1, hang_up=True)
-
-
-def request_id(prefix: str, given: str | None, headers: Mapping[str, str]) -> str:
-    """An id for a request: the caller's own (field or X-Request-Id header) or a new one. Raises InvalidRequest."""
-    own = given if given is not None else headers.get("x-request-id")
-    if own is None:
-        return prefix + uuid.uuid4().hex
-    if not (0 < len(own) <= MAX_ID and own.isascii() and own.isprintable()):
-        raise bad_request(f"A request id must have 1 to {MAX_ID} printable ASCII characters.", "request_id")
-    return own

@@ -15,9 +15,10 @@ from branchpoint.runtime.serving.completion import prompts_of
 from branchpoint.runtime.serving.constraints import Asked
 from branchpoint.runtime.serving.errors import bad_request, named
 from branchpoint.runtime.serving.fields import REFUSED, hints_of, salt_of
-from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate_view import EventsView, GenerateView
 from branchpoint.runtime.serving.native_sampling import SCORED, Wanted, wanted_of
+from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["GENERATE_RULES", "GenerateRequest", "answer_generate"]

@@ -129,7 +129,7 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
     async def abort_request(request: Request) -> Response:
         body = decode_object(await read_body(request, ABORT_BYTES))
         fields = as_request(body, _AbortRequest, Rules(refused={"abort_message": ()}))
-        if fields.rid is None and not fields.abort_all:
+        if not fields.rid and not fields.abort_all:  # an empty one would name whatever has none
             raise ApiError(400, "rid must name a request, or abort_all be true.", param="rid")
         count = gateway.requests.abort(caller_of(request.scope), None if fields.abort_all else fields.rid)
         return json_response({"aborted": count})

@@ -16,6 +16,7 @@ from branchpoint.runtime.serving.errors import api_error
 from branchpoint.runtime.serving.exchange import Exchange
 from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.logs import fields
+from branchpoint.runtime.serving.request_ids import id_of
 
 __all__ = ["RequestRecord", "log_refusal", "record_of"]
 
@@ -92,7 +93,7 @@ def record_of(scope: Scope, request_id: str, calls: Sequence[Call | ScoreCall], 
 def log_refusal(scope: Scope, error: BranchpointError, request_id: str = "") -> None:
     """One line for a request that the engine never got, without the message: that may quote the request."""
     answer = api_error(error)
-    told = {"request_id": request_id, "path": scope["path"], "status": answer.status, "param": answer.param}
+    told = {"request_id": request_id or id_of(scope), "path": scope["path"], "status": answer.status, "param": answer.param}
     told["key"] = caller_of(scope).name
     # a field that isn't known has any name at all: no line break of it may begin a line of its own
     shown = " ".join(f"{name}={ascii(str(value))[1:-1]}" for name, value in told.items() if value)

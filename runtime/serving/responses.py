@@ -13,10 +13,11 @@ from starlette.responses import Response
 from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.chat import ChatRequest, chat_call
 from branchpoint.runtime.serving.errors import ApiError, bad_request, named, shown
-from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.info import json_response
 from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.replies import Reply
+from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.response_store import Stored
 from branchpoint.runtime.serving.responses_input import input_messages
 from branchpoint.runtime.serving.responses_view import ResponsesView

@@ -14,8 +14,9 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.completion import MAX_PROMPTS
 from branchpoint.runtime.serving.errors import bad_request, shown
 from branchpoint.runtime.serving.fields import INERT, salt_of
-from branchpoint.runtime.serving.gateway import Gateway, request_id
+from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.limits import check_ids
+from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.scored_view import ScoredView
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 

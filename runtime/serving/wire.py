@@ -36,10 +36,16 @@ class Rules:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The request's body, at most `limit` bytes. Raises ApiError 400 where it isn't declared as JSON, 413 where it is longer."""
+    """The request's body, at most `limit` bytes.
+
+    Raises ApiError 400 where it isn't declared as JSON, 415 where it is compressed, 413 where it is longer.
+    """
     declared = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if declared != "application/json" and not declared.endswith("+json"):
         raise ApiError(400, f"Content-Type must be application/json, got {clip(declared, 80) or 'none'}.")
+    coded = request.headers.get("content-encoding", "identity").strip().lower()
+    if coded != "identity":
+        raise ApiError(415, f"Content-Encoding {clip(coded, 40)} isn't read by this server; send the body as it is.")
     too_long = ApiError(413, f"The request body is longer than this server's limit of {limit} bytes.")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:18]) > limit:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import typer
 
 from branchpoint.cli_bench import bench
+from branchpoint.cli_conformance import conformance
 from branchpoint.cli_options import KEY_VARIABLE, MODEL, filled, options, takes
 from branchpoint.cli_plan import plan
 from branchpoint.cli_server import cache, doctor
@@ -47,7 +48,7 @@ def _serve(model: str, **given: Any) -> None:
 app.command("serve")(takes(_serve, [MODEL, *options(ServerOptions), *options(EngineConfig, ("model", "served_name"))]))
 
 
-for command in (plan, cache, doctor):
+for command in (plan, cache, doctor, conformance):
     app.command(command.__name__)(command)
 
 
