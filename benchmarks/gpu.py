@@ -117,7 +117,7 @@ def serve_model(run: _Run, name: str, shape: dict[str, object], folder: Path) ->
     """All workloads with dummy weights of one shape."""
     from benchmarks.gpu_workloads import Scale, Workloads
     from branchpoint.runtime.config import EngineConfig
-    from branchpoint.runtime.runner import make_runner
+    from branchpoint.runtime.loading import make_runner
     from branchpoint.runtime.weights.loader import load_model
 
     (folder / "config.json").write_text(json.dumps(shape))
@@ -133,7 +133,7 @@ def serve_model(run: _Run, name: str, shape: dict[str, object], folder: Path) ->
     started = time.perf_counter()
     loaded = load_model(config, run.device)
     weights = time.perf_counter()
-    runner = make_runner(config, loaded, run.device)
+    runner = make_runner(config, loaded, run.device).runner
     engines = _engines(config, runner, loaded.config)
     work = Workloads(loaded.config.vocabulary_size, Scale(6, 2, 16) if run.dry else Scale())
     work.decoding(engines[0], 1, 2)

@@ -12,6 +12,7 @@ import msgspec
 
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.drafting.chain import DraftModel
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.loop import HostedEngine
@@ -21,6 +22,7 @@ from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
 from branchpoint.runtime.weights.resolve import locate
 
 if TYPE_CHECKING:
+    from branchpoint.runtime.loading import LoadedRunner
     from branchpoint.runtime.runner import TorchRunner
     from branchpoint.runtime.weights.loader import LoadedModel
 
@@ -47,21 +49,44 @@ class LoadedEngine:
 def build_engine(config: EngineConfig) -> LoadedEngine:
     """Load the model and make its engine. Raises ModelError, CapacityError or InvalidRequest."""
     locate(config.model)  # a model that isn't there is told before torch is loaded
-    from branchpoint.runtime.runner import load_runner
+    from branchpoint.runtime.loading import load_runner
 
-    runner, model = load_runner(config)
+    loaded = load_runner(config)
+    runner, model = loaded.runner, loaded.model
     shape = model.config
     tokenizer = load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids)
+    draft = _draft_model(loaded, tokenizer)
     compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
     eos = frozenset(tokenizer.eos_token_ids)
     table = TokenTable(shape.vocabulary_size, eos, tokenizer.special_ids, tokenizer.token_bytes)
-    engine = Engine(config, runner, compiler, table, shape.context_length, host=runner.host, copy_cost=runner.copy_cost)
+    engine = Engine(
+        config,
+        runner,
+        compiler,
+        table,
+        shape.context_length,
+        host=runner.host,
+        copy_cost=runner.copy_cost,
+        draft_model=draft,
+    )
     return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler)
 
 
 def tokenizer_of(info: ModelInfo) -> Tokenizer:
     """The tokenizer of a model that runs in another process."""
     return load_tokenizer(Path(info.path) if info.path else None, info.vocabulary_size, info.eos_token_ids)
+
+
+def _draft_model(loaded: "LoadedRunner", tokenizer: Tokenizer) -> DraftModel | None:
+    """What the drafter `model` guesses with. Raises ModelError where its vocabulary isn't the model's."""
+    from branchpoint.runtime.draft_model import check_vocabulary
+
+    model, runner = loaded.draft_model, loaded.draft_runner
+    if model is None or runner is None:
+        return None
+    shape = model.config
+    check_vocabulary(load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids), tokenizer)
+    return DraftModel(runner, shape.context_length)
 
 
 def _info(model: "LoadedModel", runner: "TorchRunner", tokenizer: Tokenizer) -> ModelInfo:

@@ -30,9 +30,11 @@ class PoolSize:
 
 
 def size_pool(
-    config: EngineConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, activations: int = 0
+    config: EngineConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, activations: int = 0, beside: int = 0
 ) -> PoolSize:
     """The size of the KV pool; `activations` are the bytes that the largest step takes beside weights and KV.
+
+    Each page has `beside` bytes more in another pool, that of the draft model, which count here too.
 
     `num_pages` is taken as it is (a request that can't fit is then refused by itself). `kv_memory_gib` is divided by the
     size of a page. Else a CPU gives a quarter of the available memory, at most 2 GiB, but up to half where one sequence of
@@ -40,7 +42,7 @@ def size_pool(
     more than max_sequences full contexts. Raises CapacityError where memory holds less than one full context, or less than what
     was asked for.
     """
-    page_bytes = kv_bytes_per_page(shape, config.page_size, dtype)
+    page_bytes = kv_bytes_per_page(shape, config.page_size, dtype) + beside
     if config.num_pages is not None:
         _check_memory(config.num_pages * page_bytes, device, f"num_pages={config.num_pages}", "num_pages")
         return PoolSize(config.num_pages, config.num_pages * page_bytes, f"num_pages={config.num_pages}")

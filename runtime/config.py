@@ -18,7 +18,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 KvCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Policy = Literal["fcfs", "lpm", "program"]
-DrafterName = Literal["grammar", "ngram", "suffix", "radix"]
+DrafterName = Literal["grammar", "ngram", "suffix", "radix", "model"]
 
 _LONGEST_NAME = 256
 _BOUNDS = {
@@ -73,8 +73,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar_workers: Annotated[int, Meta(description="Workers that compile grammars.")] = 2
     drafters: Annotated[
         tuple[DrafterName, ...],
-        Meta(description="Who guesses tokens ahead: grammar, radix, suffix or ngram; several times, the first asked first."),
+        Meta(
+            description="Who guesses tokens ahead: grammar, radix, suffix, ngram or model; several times, the first asked first."
+        ),
     ] = ()
+    draft_model: Annotated[
+        str | None, Meta(description="A small model of the same vocabulary, for the drafter `model`; named as the model is.")
+    ] = None
     draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 6
     draft_adaptive: Annotated[bool, Meta(description="Guess less where it doesn't pay, as measured, down to nothing.")] = True
     ngram_min: Annotated[int, Meta(description="Shortest tail that the drafter `ngram` looks up, in tokens.")] = 2
@@ -119,6 +124,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     f"drafters must be different ones of {', '.join(known)}, got {', '.join(map(str, self.drafters))!r:.80}.",
                     param="drafters",
                 )
+        if (self.draft_model is None) == ("model" in self.drafters):
+            raise InvalidRequest(
+                "The drafter 'model' guesses with the model that draft_model names, and nobody else does: give both or neither.",
+                param="draft_model",
+            )
         if self.ngram_min > self.ngram_max:
             raise InvalidRequest(
                 f"ngram_min must be at most ngram_max={self.ngram_max}, got {self.ngram_min}.", param="ngram_min"

@@ -4,7 +4,6 @@ The engine's loop calls `execute` once a step. Everything with a tensor in it li
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +11,8 @@ import torch
 from torch import Tensor
 
 from branchpoint.radix import CopyCost, HostTier
-from branchpoint.runtime.attention import AttentionBackend, CpuAttention, kv_bytes_per_page
+from branchpoint.runtime.attention import AttentionBackend
 from branchpoint.runtime.batch import Padding, build_batch
-from branchpoint.runtime.capacity import host_slots, size_pool
-from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.device import watched
 from branchpoint.runtime.graph import GraphedAttention, StepGraphs, capture_on_cuda, padded_sizes
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
@@ -23,15 +20,13 @@ from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, StepUnderWay, TokenMask
 from branchpoint.runtime.pooled import Pooled
 from branchpoint.runtime.sampler import Drawn, Sampler
-from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
+from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.transfer import send
-from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
 
-__all__ = ["TorchRunner", "TorchStep", "decode_plan", "largest_plan", "load_runner", "make_runner"]
+__all__ = ["TorchRunner", "TorchStep", "decode_plan"]
 
 MEASURED_PAGES = 32
-MOST_GRAPHED_TOKENS = 512
 MEASURED_TOKENS = 256
 LOGIT_ROWS = 256
 """Rows whose logits are held at once: a prompt's log-probabilities don't need the whole prompt's logits in memory."""
@@ -172,101 +167,7 @@ def decode_plan(size: int, page: int) -> StepPlan:
     return StepPlan(tuple(Slot(Sequence("", at, [0], 1, sampling, 0, pages=[page]), 0, 1, (0,)) for at in range(size)))
 
 
-def largest_plan(most_tokens: int, context_length: int, most_sequences: int, page_size: int) -> StepPlan:
-    """A step of as many tokens as there may be, with a row of logits for each sequence that could run, on pages from 0 on."""
-    sampling = SamplingParams(logprobs=MAX_LOGPROBS)
-    slots: list[Slot] = []
-    pages = 0
-    for left in range(most_tokens, 0, -context_length):
-        count = min(left, context_length)
-        needed = -(-count // page_size)
-        rows = tuple(range(count - min(count, most_sequences if not slots else 0), count))
-        sequence = Sequence("", 0, [0] * count, count, sampling, 0, pages=list(range(pages, pages + needed)))
-        slots.append(Slot(sequence, 0, count, rows))
-        pages += needed
-        if len(slots) == most_sequences:
-            break
-    return StepPlan(tuple(slots))
-
-
 def _by_slot(plan: StepPlan, results: list[RowResult]) -> tuple[tuple[RowResult, ...], ...]:
     """The results cut into one tuple for each slot."""
     remaining = iter(results)
     return tuple(tuple(next(remaining) for _ in slot.rows) for slot in plan.slots)
-
-
-def load_runner(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
-    """Load the model that `config` names and give it a KV pool. Raises ModelError, CapacityError or InvalidRequest.
-
-    Loading runs in a thread of its own. OpenMP gives each thread that computes a team of workers for as long as it lives; where
-    all teams together have more of them than there are cores, they sleep between two operations instead of spinning. The
-    engine's thread would decode at half its speed for a team that this one no longer needs.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="branchpoint-load") as loading:
-        return loading.submit(_load, config).result()
-
-
-def _load(config: EngineConfig) -> tuple[TorchRunner, LoadedModel]:
-    device = pick_device(config)
-    loaded = load_model(config, device)
-    return make_runner(config, loaded, device), loaded
-
-
-def make_runner(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> TorchRunner:
-    """Give a loaded model its KV pool, and on CUDA its captured graphs. Raises CapacityError where memory is too small."""
-    activations = _activations(config, loaded, device) if device.type == "cuda" else 0
-    pool = size_pool(config, loaded.config, loaded.kv_dtype, device, activations)
-    attention = _attention(config, loaded, pool.num_pages, device)
-    runner = TorchRunner(loaded.model, attention, _sampler(loaded, device), device)
-    if device.type == "cuda":
-        runner.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
-    page_bytes = kv_bytes_per_page(loaded.config, config.page_size, loaded.kv_dtype)
-    num_slots = host_slots(config, page_bytes)
-    if num_slots:
-        runner.give_host_memory(num_slots)
-    return runner
-
-
-def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> int:
-    """Bytes that the largest step takes on a GPU beside weights and KV, by running it once; what it took is given back."""
-    plan = largest_plan(config.max_batch_tokens, loaded.config.context_length, config.max_sequences, config.page_size)
-    attention = _attention(
-        config, loaded, num_pages=1 + max(page for slot in plan.slots for page in slot.sequence.pages), device=device
-    )
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    TorchRunner(loaded.model, attention, _sampler(loaded, device), device).execute(plan, lambda: None)
-    taken = torch.cuda.max_memory_allocated(device) - before
-    del attention
-    torch.cuda.empty_cache()
-    return taken
-
-
-def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device) -> AttentionBackend:
-    """The attention backend of a device with its pool."""
-    if device.type != "cuda":
-        shape, share = loaded.config, config.shared_attention
-        return CpuAttention(shape, num_pages, config.page_size, loaded.kv_dtype, device, share=share)
-    from branchpoint.runtime.tiled_attention import TiledAttention  # loads triton
-
-    attention = TiledAttention(
-        loaded.config,
-        num_pages,
-        config.page_size,
-        loaded.kv_dtype,
-        device,
-        query_dtype=loaded.dtype,
-        max_sequences=config.max_sequences,
-        share=config.shared_attention,
-    )
-    attention.warm_up()
-    return attention
-
-
-def _sampler(loaded: LoadedModel, device: torch.device) -> Sampler:
-    """The sampler of a device."""
-    if device.type != "cuda":
-        return Sampler(loaded.config.eos_token_ids)
-    from branchpoint.runtime.device_sampler import DeviceSampler  # loads triton
-
-    return DeviceSampler(loaded.config.eos_token_ids)

@@ -4,27 +4,48 @@ Called once, when the engine is made; without drafters there is nothing, and dra
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.config import DrafterName, EngineConfig
 from branchpoint.runtime.drafting.drafter import Drafter
+from branchpoint.runtime.drafting.drawn import DrawnDrafter
 from branchpoint.runtime.drafting.grammar import GrammarDrafter
+from branchpoint.runtime.drafting.model import ModelSource
 from branchpoint.runtime.drafting.ngram import NgramDrafter
 from branchpoint.runtime.drafting.radix import RadixDrafter
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.suffix import SuffixDrafter
 from branchpoint.runtime.generation import TokenTable
+from branchpoint.runtime.plan import Runner
 
-__all__ = ["make_speculation"]
+__all__ = ["DraftModel", "make_speculation"]
 
 
-def make_speculation(config: EngineConfig, table: TokenTable, cache: KVCache) -> Speculation | None:
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A small model of the same vocabulary, whose context holds `context_length` tokens."""
+
+    runner: Runner
+    context_length: int
+
+
+def make_speculation(
+    config: EngineConfig, table: TokenTable, cache: KVCache, draft_model: DraftModel | None = None
+) -> Speculation | None:
     """The chain of `config.drafters`, None where there are none."""
+
+    def model() -> Drafter:
+        assert draft_model is not None, "a configuration with the drafter `model` names a model"
+        source = ModelSource(draft_model.runner, draft_model.context_length, config.max_batch_tokens, share=config.radix_cache)
+        return DrawnDrafter("model", source, table.size, table.eos)
+
     makers: dict[DrafterName, Callable[[], Drafter]] = {
         "grammar": lambda: GrammarDrafter(table.size, table.bytes_of),
         "ngram": lambda: NgramDrafter(config.ngram_min, config.ngram_max),
         "suffix": SuffixDrafter,
         "radix": lambda: RadixDrafter(cache.read_ahead),
+        "model": model,
     }
     if not config.drafters:
         return None

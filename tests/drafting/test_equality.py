@@ -13,8 +13,10 @@ CHAINS: tuple[dict[str, Any], ...] = (
     {"drafters": ("ngram",), "ngram_min": 1},
     {"drafters": ("suffix",)},
     {"drafters": ("radix",)},
+    {"drafters": ("model",), "draft_model": "dummy:qwen3"},
     {"drafters": ("suffix", "grammar"), "num_pages": 60, "page_size": 5, "max_batch_tokens": 24},
     {"drafters": ("radix", "suffix", "grammar"), "num_pages": 400, "page_size": 1, "draft_adaptive": True},
+    {"drafters": ("grammar", "model"), "draft_model": "dummy:llama", "num_pages": 60, "page_size": 5, "max_batch_tokens": 24},
 )
 
 

@@ -254,9 +254,19 @@ def check_drafters() -> None:
         assert guesses >= right >= 18 and steps < 8, (name, guesses, right, steps)
     guesses, right, steps = drafted(Regex("(ab|cd)(ef|gh){9}"), drafters=("grammar",))
     assert guesses >= right >= 9
-    for wrong in (("sufix",), ("ngram", "ngram"), ("model",)):
-        with pytest.raises(InvalidRequest, match="different ones of grammar, ngram, suffix, radix"):
+    for wrong in (("sufix",), ("ngram", "ngram")):
+        with pytest.raises(InvalidRequest, match="different ones of grammar, ngram, suffix, radix, model"):
             config(drafters=wrong)
+
+
+def check_draft_model() -> None:
+    guesses, right, steps = drafted(drafters=("model",), draft_model="dummy:llama")
+    assert guesses == right >= 18 and steps < 8
+    guesses, right, _ = drafted(drafters=("model",), draft_model="dummy:qwen3")
+    assert guesses > 4 * right
+    for wrong in ({"draft_model": "dummy:llama"}, {"drafters": ("model",)}):
+        with pytest.raises(InvalidRequest, match="give both or neither"):
+            config(**wrong)
 
 
 def check_draft_tokens() -> None:

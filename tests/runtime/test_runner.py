@@ -10,9 +10,10 @@ import torch
 from branchpoint.radix import Swap
 from branchpoint.runtime.attention import CpuAttention
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.loading import largest_plan, load_runner
 from branchpoint.runtime.logprobs import WantedRow
 from branchpoint.runtime.plan import PageCopy, RowResult, Slot, StepPlan, StepResult, TokenMask
-from branchpoint.runtime.runner import TorchRunner, largest_plan, load_runner
+from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampler import Sampler
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
@@ -217,13 +218,14 @@ def test_prompt_logprobs_span_many_stretches_of_logits(loaded: LoadedModel) -> N
 
 
 def test_load_runner_makes_the_pool_it_says() -> None:
-    runner, loaded = load_runner(EngineConfig(model="dummy:llama", threads=1, num_pages=50, page_size=8))
+    made = load_runner(EngineConfig(model="dummy:llama", threads=1, num_pages=50, page_size=8))
+    runner, loaded = made.runner, made.model
     assert (runner.num_pages, runner.page_size) == (50, 8)
     assert loaded.config.vocabulary_size == 512
 
 
 def test_pages_come_back_from_host_memory_as_they_left() -> None:
-    runner, _ = load_runner(EngineConfig(model="dummy:llama", num_pages=8, page_size=4, host_kv_memory_gib=0.001, threads=1))
+    runner = load_runner(EngineConfig(model="dummy:llama", num_pages=8, page_size=4, host_kv_memory_gib=0.001, threads=1)).runner
     assert runner.host is not None and runner.copy_cost is not None and runner.copy_cost.token > 0
     tokens = _tokens(9, 3)
 

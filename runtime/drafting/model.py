@@ -1,0 +1,150 @@
+"""A small model as a source of guesses: its runner is another `plan.Runner`, with pages of its own for shadows of sequences.
+
+Shadows are computed when guesses are first asked for, prompts in chunks, and share prefixes in a cache of their own; KV of
+guesses that didn't come true is written over. Used through `DrawnDrafter`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+
+import msgspec
+
+from branchpoint.runtime.cache import KVCache
+from branchpoint.runtime.plan import RowResult, Runner, Slot, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.sequence import Sequence
+
+__all__ = ["ModelSource", "catch_up", "shadow_of"]
+
+
+class ModelSource:
+    """Draws with `runner`, whose context holds `context_length` tokens. See `GuessSource`.
+
+    A call computes at most `max_tokens` tokens to catch up; nothing is proposed for a sequence that lacks more.
+    """
+
+    def __init__(self, runner: Runner, context_length: int, max_tokens: int, *, share: bool = True) -> None:
+        self._runner = runner
+        self._context = context_length
+        self._max_tokens = max_tokens
+        self._cache = KVCache(runner.num_pages, runner.page_size, enabled=share)
+        self._shadows: OrderedDict[Sequence, Sequence] = OrderedDict()  # the one asked for longest ago first
+
+    def ready(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Sequence]:
+        """See `GuessSource`: those whose tokens fit into one pass with the others'."""
+        found: dict[Sequence, Sequence] = {}
+        chunks: list[Slot] = []
+        left = self._max_tokens
+        for sequence, shadow in self._with_pages(wanted):
+            missing = shadow.num_tokens - shadow.num_computed
+            if missing <= left:
+                found[sequence] = shadow
+            elif left:
+                chunks.append(Slot(shadow, shadow.num_computed, left, sample=False))
+            left -= min(missing, left)
+        if chunks:
+            self._run(chunks, None)
+        return found
+
+    def draw(self, shadows: Many[Sequence], masks: TokenMask | None) -> Many[RowResult]:
+        """See `GuessSource`."""
+        slots = []
+        for shadow in shadows:
+            last = shadow.num_tokens - 1
+            slots.append(Slot(shadow, shadow.num_computed, shadow.num_tokens - shadow.num_computed, (last,)))
+        return [rows[0] for rows in self._run(slots, masks).rows]
+
+    def forget(self, sequence: Sequence) -> None:
+        """See `GuessSource`. What was computed stays in the cache while there is room."""
+        shadow = self._shadows.pop(sequence, None)
+        if shadow is not None:
+            catch_up(shadow, sequence)
+            self._release(shadow)
+
+    def close(self) -> None:
+        """See `GuessSource`."""
+        for sequence in tuple(self._shadows):
+            self.forget(sequence)
+        self._cache.flush()
+
+    def check(self) -> None:
+        """Hold pages and shadows against each other. Raises AssertionError."""
+        self._cache.check(self._shadows.values())
+
+    def _with_pages(self, wanted: Mapping[Sequence, int]) -> list[tuple[Sequence, Sequence]]:
+        """Those of `wanted` whose shadows have pages for their tokens and guesses, the ones with least to compute first."""
+        found = []
+        for sequence, count in wanted.items():
+            if sequence.num_tokens + count - 1 > self._context:
+                continue
+            shadow = self._shadows.setdefault(sequence, shadow_of(sequence))
+            self._shadows.move_to_end(sequence)
+            catch_up(shadow, sequence)
+            if self._make_room(shadow, count, wanted):
+                found.append((sequence, shadow))
+        return sorted(found, key=lambda pair: pair[1].num_tokens - pair[1].num_computed)
+
+    def _make_room(self, shadow: Sequence, count: int, needed: Mapping[Sequence, int]) -> bool:
+        """See that `shadow` has pages for all but the last of `count` guesses, at the cost of shadows that aren't needed now."""
+        if not shadow.pages and self._awaits_prefix(shadow):
+            return False
+        while not (shadow.pages or self._cache.admit(shadow, 0)) or not self._cache.grow(shadow, shadow.num_tokens + count - 1):
+            idle = next((other for other, held in self._shadows.items() if held.pages and other not in needed), None)
+            if idle is None:
+                return False
+            self._release(self._shadows[idle])
+        return True
+
+    def _awaits_prefix(self, shadow: Sequence) -> bool:
+        """Whether another one is computing a page or more that `shadow` would compute again."""
+        page = self._cache.pool.page_size
+        for other in self._shadows.values():
+            if other.pages and other.in_prefill:
+                common = self._cache.shared_prefix(shadow, other)
+                if common - max(other.num_computed, self._cache.cached_tokens(shadow)) >= page:
+                    return True
+        return False
+
+    def _run(self, slots: Many[Slot], masks: TokenMask | None) -> StepResult:
+        """Compute a pass; prompts can be shared after it."""
+        plan, made = StepPlan(tuple(slots), self._cache.take_copies()), False
+        try:
+            result = self._runner.execute(plan, lambda: masks)
+            made = True
+        finally:
+            self._cache.settle(made=made)
+        for slot in slots:
+            shadow, was_in_prefill = slot.sequence, slot.sequence.in_prefill
+            shadow.num_computed = slot.start + slot.count
+            if was_in_prefill:
+                self._cache.publish(shadow)
+        return result
+
+    def _release(self, shadow: Sequence) -> None:
+        """Take the pages of `shadow`; the cache keeps what they hold while there is room."""
+        self._cache.release(shadow, keep=True)
+        self._cache.forget(shadow)
+
+
+def shadow_of(sequence: Sequence) -> Sequence:
+    """A sequence that draws as `sequence` does, and of which no log-probabilities are asked."""
+    sampling = msgspec.structs.replace(sequence.sampling, logprobs=None, prompt_logprobs=None, prompt_logprobs_start=0)
+    tokens, prompt = list(sequence.tokens), sequence.num_prompt
+    shadow = Sequence(sequence.call_id, sequence.index, tokens, prompt, sampling, sequence.seed, sequence.namespace)
+    shadow.next_row = shadow.num_tokens - 1
+    return shadow
+
+
+def catch_up(shadow: Sequence, sequence: Sequence) -> None:
+    """Give `shadow` the tokens of `sequence`, whose first ones it has, in place of the guesses behind them.
+
+    At least the last token is to be computed; KV behind the first guess that didn't come true counts no more.
+    """
+    own, tokens = shadow.tokens, sequence.tokens
+    same = min(shadow.next_row, len(own), len(tokens))
+    while same < min(len(own), len(tokens)) and own[same] == tokens[same]:
+        same += 1
+    del own[same:]
+    own += tokens[same:]
+    shadow.num_computed = min(shadow.num_computed, same, len(own) - 1)
+    shadow.next_row = len(own) - 1

@@ -1,0 +1,139 @@
+"""From a configuration to runners with their pools: the model's, and that of the draft model where there is one.
+
+Called by `build`, before the engine is made; sizes what `capacity` measures, and on CUDA captures the graphs.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from branchpoint.runtime.attention import AttentionBackend, CpuAttention, kv_bytes_per_page
+from branchpoint.runtime.capacity import host_slots, size_pool
+from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.draft_model import load_draft
+from branchpoint.runtime.plan import Slot, StepPlan
+from branchpoint.runtime.runner import TorchRunner
+from branchpoint.runtime.sampler import Sampler
+from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
+from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.weights.loader import LoadedModel, load_model, pick_device
+
+__all__ = ["LoadedRunner", "largest_plan", "load_runner", "make_runner"]
+
+MOST_GRAPHED_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRunner:
+    """A model and what runs it; the same of the model that guesses for it, where there is one."""
+
+    runner: TorchRunner
+    model: LoadedModel
+    draft_runner: TorchRunner | None = None
+    draft_model: LoadedModel | None = None
+
+
+def largest_plan(most_tokens: int, context_length: int, most_sequences: int, page_size: int) -> StepPlan:
+    """A step of as many tokens as there may be, with a row of logits for each sequence that could run, on pages from 0 on."""
+    sampling = SamplingParams(logprobs=MAX_LOGPROBS)
+    slots: list[Slot] = []
+    pages = 0
+    for left in range(most_tokens, 0, -context_length):
+        count = min(left, context_length)
+        needed = -(-count // page_size)
+        rows = tuple(range(count - min(count, most_sequences if not slots else 0), count))
+        sequence = Sequence("", 0, [0] * count, count, sampling, 0, pages=list(range(pages, pages + needed)))
+        slots.append(Slot(sequence, 0, count, rows))
+        pages += needed
+        if len(slots) == most_sequences:
+            break
+    return StepPlan(tuple(slots))
+
+
+def load_runner(config: EngineConfig) -> LoadedRunner:
+    """Load the models that `config` names and give each a KV pool. Raises ModelError, CapacityError or InvalidRequest.
+
+    Loading runs in a thread of its own. OpenMP gives each thread that computes a team of workers for as long as it lives; where
+    all teams together have more of them than there are cores, they sleep between two operations instead of spinning. The
+    engine's thread would decode at half its speed for a team that this one no longer needs.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="branchpoint-load") as loading:
+        return loading.submit(_load, config).result()
+
+
+def _load(config: EngineConfig) -> LoadedRunner:
+    device = pick_device(config)
+    model = load_model(config, device)
+    draft = None if config.draft_model is None else load_draft(config, config.draft_model, model, device)
+    return make_runner(config, model, device, draft)
+
+
+def make_runner(config: EngineConfig, model: LoadedModel, device: torch.device, draft: LoadedModel | None = None) -> LoadedRunner:
+    """Give loaded models their KV pools, and on CUDA their captured graphs. Raises CapacityError where memory is too small.
+
+    The draft model's pool has as many pages as the model's: what the one can hold, the other can too.
+    """
+    models = [each for each in (model, draft) if each is not None]
+    activations = max(_activations(config, each, device) for each in models) if device.type == "cuda" else 0
+    page_bytes = [kv_bytes_per_page(each.config, config.page_size, each.kv_dtype) for each in models]
+    pool = size_pool(config, model.config, model.kv_dtype, device, activations, beside=sum(page_bytes[1:]))
+    eos = model.config.eos_token_ids
+    runner, *others = [_runner(config, each, pool.num_pages, eos, device) for each in models]
+    num_slots = host_slots(config, page_bytes[0])
+    if num_slots:
+        runner.give_host_memory(num_slots)
+    return LoadedRunner(runner, model, others[0] if others else None, draft)
+
+
+def _runner(config: EngineConfig, model: LoadedModel, num_pages: int, eos: tuple[int, ...], device: torch.device) -> TorchRunner:
+    attention = _attention(config, model, num_pages, device)
+    runner = TorchRunner(model.model, attention, _sampler(eos, device), device)
+    if device.type == "cuda":
+        runner.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
+    return runner
+
+
+def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> int:
+    """Bytes that the largest step takes on a GPU beside weights and KV, by running it once; what it took is given back."""
+    plan = largest_plan(config.max_batch_tokens, loaded.config.context_length, config.max_sequences, config.page_size)
+    attention = _attention(
+        config, loaded, num_pages=1 + max(page for slot in plan.slots for page in slot.sequence.pages), device=device
+    )
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    TorchRunner(loaded.model, attention, _sampler(loaded.config.eos_token_ids, device), device).execute(plan, lambda: None)
+    taken = torch.cuda.max_memory_allocated(device) - before
+    del attention
+    torch.cuda.empty_cache()
+    return taken
+
+
+def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device) -> AttentionBackend:
+    """The attention backend of a device with its pool."""
+    if device.type != "cuda":
+        shape, share = loaded.config, config.shared_attention
+        return CpuAttention(shape, num_pages, config.page_size, loaded.kv_dtype, device, share=share)
+    from branchpoint.runtime.tiled_attention import TiledAttention  # loads triton
+
+    attention = TiledAttention(
+        loaded.config,
+        num_pages,
+        config.page_size,
+        loaded.kv_dtype,
+        device,
+        query_dtype=loaded.dtype,
+        max_sequences=config.max_sequences,
+        share=config.shared_attention,
+    )
+    attention.warm_up()
+    return attention
+
+
+def _sampler(eos: tuple[int, ...], device: torch.device) -> Sampler:
+    """The sampler of a device, for a model with these end tokens."""
+    if device.type != "cuda":
+        return Sampler(eos)
+    from branchpoint.runtime.device_sampler import DeviceSampler  # loads triton
+
+    return DeviceSampler(eos)
