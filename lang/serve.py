@@ -24,7 +24,7 @@ from branchpoint.lang.play import Called, play
 from branchpoint.lang.recording import record
 from branchpoint.lang.run import Run
 from branchpoint.lang.runner import Job, run_streaming
-from branchpoint.lang.serve_client import GatewayClient
+from branchpoint.lang.serve_client import PROGRAMS_PATH, GatewayClient
 from branchpoint.lang.spec import GraphLimits, verify
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Replay
@@ -158,7 +158,7 @@ def programs_endpoint() -> Endpoint:
             return StreamingResponse(_events(run, called, own, name, fields.recording), media_type="text/event-stream")
         return json_response(await _whole(run, request, own, name, fields.recording))
 
-    return Endpoint(("/v1/programs",), ProgramRequest, _RULES, parse)
+    return Endpoint((PROGRAMS_PATH,), ProgramRequest, _RULES, parse)
 
 
 async def _whole(run: Run[object], request: Request, own: str, model: str, recording: bool) -> Json:

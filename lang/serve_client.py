@@ -18,9 +18,12 @@ from branchpoint.runtime.messages import Call, Event, Failed, ModelInfo, ScoreCa
 from branchpoint.runtime.serving.errors import ApiError, api_error
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.keys import Caller
+from branchpoint.runtime.serving.record import RequestRecord
 from branchpoint.runtime.stats import CacheDump, EngineStats
 
-__all__ = ["GatewayClient"]
+__all__ = ["PROGRAMS_PATH", "GatewayClient"]
+
+PROGRAMS_PATH = "/v1/programs"
 
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -73,7 +76,8 @@ class GatewayClient:
             self._programs[call.hints.program] = caller
         own = msgspec.structs.replace(call, namespace=salt)
         try:
-            with self._gateway.open(call.id, (own,), caller=caller) as exchange:
+            record = RequestRecord(call.id, PROGRAMS_PATH, caller.name, True, "", (own,))
+            with self._gateway.open(record, caller=caller) as exchange:
                 while batch := await exchange.batch():
                     for _, event in batch:
                         on_event(event)

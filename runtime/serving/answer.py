@@ -97,7 +97,7 @@ class Answer(Response):
             record = record_of(scope, self._id, self._calls, stream=self._view.stream)
             if self._gateway.settings.log_prompts:
                 record.texts = {"prompts": self._gateway.texts(self._calls)}
-            exchange = self._gateway.open(self._id, self._calls, self._params, caller_of(scope))
+            exchange = self._gateway.open(record, self._params, caller_of(scope))
         except BranchpointError as error:
             self._gateway.refused(error)
             log_refusal(scope, error, self._id)

@@ -1,6 +1,7 @@
 """API keys: an ASGI layer around the whole application, so that no route can be forgotten.
 
-Keys are compared in constant time; only health and metrics are open. What passes carries its `Caller` in the scope.
+Keys are compared in constant time; only health, metrics and the page, which tells nothing by itself, are open. What passes
+carries its `Caller` in the scope.
 """
 
 import msgspec
@@ -11,7 +12,7 @@ from branchpoint.runtime.serving.keys import ANYONE, CALLER, Caller, KeyRing
 
 __all__ = ["ADMIN_PATHS", "OPEN_PATHS", "KeyGuard"]
 
-OPEN_PATHS = frozenset({"/health", "/health_generate", "/livez", "/readyz", "/ready", "/ping", "/metrics"})
+OPEN_PATHS = frozenset({"/", "/health", "/health_generate", "/livez", "/readyz", "/ready", "/ping", "/metrics"})
 ADMIN_PATHS = frozenset({"/flush_cache", "/reset_prefix_cache", "/cache"})
 """Paths that act on, or show, what belongs to all callers: for admin keys only, where there are some."""
 

@@ -30,6 +30,7 @@ from branchpoint.runtime.serving.keys import ANYONE, Caller
 from branchpoint.runtime.serving.limits import check_amount, check_calls, check_ids, limits_of
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
+from branchpoint.runtime.serving.record import RequestRecord
 from branchpoint.runtime.serving.response_store import ResponseStore
 from branchpoint.runtime.serving.traces import Traces
 from branchpoint.runtime.stats import CacheDump, EngineStats
@@ -106,6 +107,11 @@ class Gateway:
         )
 
     @property
+    def name(self) -> str:
+        """What answers call the model; empty until it is there."""
+        return "" if self._loaded is None else self._loaded.names[0]
+
+    @property
     def num_open(self) -> int:
         """Requests in the engine."""
         return len(self.requests)
@@ -117,29 +123,23 @@ class Gateway:
             raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {', '.join(names)}.", param="model")
         return names[0]
 
-    def open(
-        self,
-        request_id: str,
-        calls: tuple[Call | ScoreCall, ...],
-        params: Mapping[str | None, str] = NO_NAMES,
-        caller: Caller = ANYONE,
-    ) -> Exchange:
+    def open(self, record: RequestRecord, params: Mapping[str | None, str] = NO_NAMES, caller: Caller = ANYONE) -> Exchange:
         """Start the calls of one request of `caller`, in its namespace; `params` as in Exchange.
 
         Raises ApiError 503 when not ready, 400 where a request of this id is in flight, 429 where the caller or the queue has no
         more room, InvalidRequest for too many samples.
         """
         loaded = self.loaded
-        check_amount(calls)
+        check_amount(record.calls)
         with named(params):
-            check_calls(calls, self.settings)
-        own = tuple(caller.own(call) for call in calls)
+            check_calls(record.calls, self.settings)
+        own = tuple(caller.own(call) for call in record.calls)
 
         def make(on_first: Callable[[], None], on_exit: Callable[[], None]) -> Exchange:
             number = next(self._numbers)
             return Exchange(self._submit, loaded.engine.abort, own, on_exit, number=number, params=params, on_first=on_first)
 
-        return self.requests.open(caller, request_id, own, make)
+        return self.requests.open(caller, record, make)
 
     async def drain(self, seconds: float) -> None:
         """Admit nothing more and wait for what runs; after `seconds`, end it."""

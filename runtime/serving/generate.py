@@ -66,6 +66,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs_num: int | list[int] = 0
     return_text_in_logprobs: bool = False
     stream: bool = False
+    model: str | None = None
     rid: str | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
@@ -75,6 +76,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def answer_generate(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:
     """The answer to a native request. Raises InvalidRequest and ApiError before anything runs."""
     fields = as_request(body, GenerateRequest, GENERATE_RULES)
+    gateway.check_model(fields.model)
     source, prompts, batch = _prompts(fields)
     wanted = _wanted(fields, len(prompts) if batch else None)
     for one in {id(one): one for one in wanted}.values():

@@ -1,6 +1,6 @@
 """The requests on their way: those still read and tokenised (`Ticket`s), those in the engine, and how many may wait.
 
-Part of the gateway. Belongs to one event loop.
+Part of the gateway; each request in the engine is there with its record. Belongs to one event loop.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from branchpoint.runtime.messages import Call, ScoreCall
 from branchpoint.runtime.serving.errors import ApiError
 from branchpoint.runtime.serving.exchange import Exchange
 from branchpoint.runtime.serving.keys import Caller
+from branchpoint.runtime.serving.record import RequestRecord
 
 __all__ = ["ABORTED", "TICKET", "InFlight", "Ticket", "prompt_tokens", "ticket_of"]
 
@@ -57,7 +58,7 @@ class InFlight:
 
     def __init__(self, max_waiting_tokens: int | None = None) -> None:
         self._max_waiting_tokens = max_waiting_tokens
-        self._open = dict[Key, Exchange]()
+        self._open = dict[Key, tuple[RequestRecord, Exchange]]()
         self._tickets = set[Ticket]()
         self._waiting_tokens = 0
         self._idle = asyncio.Event()
@@ -79,15 +80,16 @@ class InFlight:
     def open(
         self,
         caller: Caller,
-        request_id: str,
-        calls: tuple[Call | ScoreCall, ...],
+        record: RequestRecord,
         make: Callable[[Callable[[], None], Callable[[], None]], Exchange],
     ) -> Exchange:
         """Take a request in; `make` gets what to call at its first event and at its end. Raises ApiError 400 or 429."""
-        key = (caller.name, request_id)
+        key = (caller.name, record.request_id)
         if key in self._open:
-            raise ApiError(400, f"A request with id {request_id!r} is still running; ids must be unique.", param="request_id")
-        tokens = prompt_tokens(calls)
+            raise ApiError(
+                400, f"A request with id {record.request_id!r} is still running; ids must be unique.", param="request_id"
+            )
+        tokens = prompt_tokens(record.calls)
         most = self._max_waiting_tokens
         if most is not None and self._waiting_tokens and self._waiting_tokens + tokens > most:
             told = f"Prompts of {self._waiting_tokens:,} tokens wait; with this one's {tokens:,} it would be more than {most:,}."
@@ -107,13 +109,17 @@ class InFlight:
                 self._idle.set()
 
         exchange = make(on_first, on_exit)
-        self._open[key] = exchange
+        self._open[key] = record, exchange
         self._idle.clear()
         return exchange
 
+    def seen_by(self, caller: Caller, request_id: str | None = None) -> list[tuple[RequestRecord, Exchange]]:
+        """The requests in the engine, of this id (None: all), that are `caller`'s, or anybody's where it is an admin."""
+        return [entry for key, entry in self._open.items() if _matches(key, caller, request_id)]
+
     def abort(self, caller: Caller, request_id: str | None) -> int:
         """End the requests of this id (None: all) that are `caller`'s, or anybody's where it is an admin; how many."""
-        running = [exchange for key, exchange in self._open.items() if _matches(key, caller, request_id)]
+        running = [exchange for _, exchange in self.seen_by(caller, request_id)]
         coming = [ticket for ticket in self._tickets if _matches(ticket.key, caller, request_id) and not ticket.aborted]
         for exchange in running:
             exchange.fail(RequestAborted(ABORTED))
@@ -123,7 +129,7 @@ class InFlight:
 
     def fail_all(self, error: BranchpointError) -> int:
         """End every request in the engine with this error; how many there were."""
-        for exchange in self._open.values():
+        for _, exchange in self._open.values():
             exchange.fail(error)
         return len(self._open)
 

@@ -1,6 +1,6 @@
-"""Routes that tell about the server, or manage it: models, health, metrics, cache, aborts. No generation.
+"""Routes that tell about the server, or manage it: the page, models, health, metrics, cache, aborts. No generation.
 
-Added to the application by `app`; all but health and metrics lie behind the key.
+Added to the application by `app`; all but the page, health and metrics lie behind the key.
 """
 
 import time
@@ -17,6 +17,8 @@ from branchpoint.runtime.metrics import CONTENT_TYPE
 from branchpoint.runtime.serving.errors import ApiError
 from branchpoint.runtime.serving.gateway import Gateway, State
 from branchpoint.runtime.serving.keys import caller_of
+from branchpoint.runtime.serving.live import live_requests
+from branchpoint.runtime.serving.page import page_route
 from branchpoint.runtime.serving.wire import Json, Rules, as_request, decode_object, read_body
 
 __all__ = ["info_router", "json_response", "version"]
@@ -70,6 +72,12 @@ def info_router(gateway: Gateway) -> APIRouter:
         router.add_api_route(path, _model_info(gateway), methods=["GET"])
     for path in ("/get_server_info", "/server_info"):
         router.add_api_route(path, _server_info(gateway), methods=["GET"])
+
+    @router.get("/branchpoint/requests")
+    async def requests(request: Request) -> Response:
+        return json_response(live_requests(gateway, caller_of(request.scope)))
+
+    router.add_api_route("/", page_route(), methods=["GET", "HEAD"], include_in_schema=False)
     _add_health(router, gateway)
     _add_control(router, gateway)
     return router

@@ -16,7 +16,7 @@ MAX_SAMPLES: Final = 4096
 MAX_OPTION_BYTES: Final = 16 * 2**20
 
 
-def check_calls(calls: tuple[Call | ScoreCall, ...], allowed: ServerOptions) -> None:
+def check_calls(calls: Sequence[Call | ScoreCall], allowed: ServerOptions) -> None:
     """Refuse what this server doesn't allow. Raises InvalidRequest naming the option (nothing, where it is the constraint)."""
     sizes = dict[int, int]()  # calls of one request share their constraint
     for call in calls:
@@ -24,7 +24,7 @@ def check_calls(calls: tuple[Call | ScoreCall, ...], allowed: ServerOptions) -> 
             _check_call(call, allowed, sizes)
 
 
-def check_amount(calls: tuple[Call | ScoreCall, ...]) -> None:
+def check_amount(calls: Sequence[Call | ScoreCall]) -> None:
     """Refuse what would be many requests in one, and options that can't travel. Calls of one request share their options."""
     samples = sum(call.sampling.n if isinstance(call, Call) else len(call.continuations) for call in calls)
     if samples > MAX_SAMPLES:

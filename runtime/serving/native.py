@@ -35,6 +35,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     with_end: bool = False
     unconditional: bool = False
     hints: Hints = Hints()
+    model: str | None = None
     rid: str | None = None
     cache_salt: str | None = None
 
@@ -43,6 +44,7 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of /branchpoint/render."""
 
     messages: list[Json]
+    model: str | None = None
     add_generation_prompt: bool = True
 
 
@@ -50,11 +52,13 @@ class EndProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of /branchpoint/end_program: what the calls' `hints.program` was."""
 
     program: str
+    model: str | None = None
 
 
 async def answer_score(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:
     """The log-probabilities of `options` after `segments`. Raises InvalidRequest and ApiError before anything runs."""
     fields = as_request(body, ScoreRequest, Rules())
+    gateway.check_model(fields.model)
     if not 0 < len(fields.options) <= MAX_OPTIONS or not all(fields.options):
         raise bad_request(f"options must hold 1 to {MAX_OPTIONS} non-empty texts.", "options")
     options = await gateway.options(fields.segments, fields.options)
@@ -76,6 +80,7 @@ async def answer_score(gateway: Gateway, body: Json, headers: Mapping[str, str])
 async def render(gateway: Gateway, body: Json) -> Json:
     """The chat template's text for `messages`, which go to the template as they are."""
     fields = as_request(body, RenderRequest, Rules())
+    gateway.check_model(fields.model)
     if not fields.messages:
         raise bad_request("messages must not be empty.", "messages")
     tokenizer = gateway.loaded.tokenizer
@@ -85,7 +90,9 @@ async def render(gateway: Gateway, body: Json) -> Json:
 
 async def end_program(gateway: Gateway, body: Json, request: Request) -> Response:
     """No more calls of this program of the caller's will come; one that is unknown, or has ended, is fine too."""
-    program = as_request(body, EndProgramRequest, Rules()).program
+    fields = as_request(body, EndProgramRequest, Rules())
+    gateway.check_model(fields.model)
+    program = fields.program
     gateway.loaded.engine.end_program(caller_of(request.scope).space(program))
     return json_response({"program": program})
 

@@ -22,7 +22,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def modules() -> set[str]:
     rooms = {f"branchpoint/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    return rooms | {f"branchpoint/{path.name}" for path in (ROOT / "src/branchpoint").glob("*.py")} | {"branchpoint/py.typed"}
+    page = {f"branchpoint/{path.relative_to(ROOT)}" for path in (ROOT / "runtime/serving/page").iterdir()}
+    own = {f"branchpoint/{path.name}" for path in (ROOT / "src/branchpoint").glob("*.py")} | {"branchpoint/py.typed"}
+    return rooms | page | own
 
 
 def test_wheel_holds_every_module_and_imports_elsewhere(dist: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from branchpoint.lang.serve import programs_endpoint
@@ -18,9 +19,10 @@ __all__ = ["Site"]
 class Site:
     """The application on a free port, in a thread, around `loaded` or a fake engine."""
 
-    def __init__(self, loaded: Loaded | None = None, **options: Any) -> None:
+    def __init__(self, loaded: Loaded | None = None, context: int = 128, **options: Any) -> None:
         self.engine = FakeEngine()
-        settings = ServerOptions(api_keys=("secret",), **options)
+        self.engine.info = msgspec.structs.replace(self.engine.info, context_length=context)
+        settings = ServerOptions(**({"api_keys": ("secret",)} | options))
         gateway = Gateway(settings)
         gateway.attach(loaded or Loaded(self.engine, tokenizer(), ("fake",), 8))
         app = build_app(gateway, settings, [programs_endpoint()])

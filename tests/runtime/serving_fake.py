@@ -4,6 +4,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from branchpoint.radix.node import Node
+from branchpoint.radix.picture import DumpOptions, dump
+from branchpoint.radix.pool import BlockPool
 from branchpoint.runtime.errors import EngineDead
 from branchpoint.runtime.messages import (
     Call,
@@ -40,7 +43,10 @@ INFO = ModelInfo(
 
 
 class FakeEngine:
-    """Answers `say`, or `abc…`, at once, a token a delta; holds calls back while `hold`; fails with `failure` (after `late`)."""
+    """Answers `say`, or `abc…`, at once, a token a delta; holds calls back while `hold`; fails with `failure` (after `late`).
+
+    The first `forced` tokens of `say` are a grammar's.
+    """
 
     def __init__(self) -> None:
         self.info = INFO
@@ -53,8 +59,10 @@ class FakeEngine:
         self.failure: tuple[str, str] | None = None
         self.late = 0
         self.say = ""
+        self.forced = 0
         self.held: list[tuple[Call | ScoreCall, Callable[[Event], None]]] = []
         self.flushed = 0
+        self.cached = list[tuple[str, Node]]()
         self.closed = False
 
     def submit(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
@@ -104,11 +112,14 @@ class FakeEngine:
         """`say` as the output of each sample, cut at max_tokens characters."""
         said = self.say[: call.sampling.max_tokens]
         for index in range(call.sampling.n):
-            for char in said:
-                on_event(Delta(call.id, index, char, (min(ord(char), VOCABULARY - 1),)))
+            for place, char in enumerate(said):
+                forced = ((0, 1),) if place < self.forced else ()
+                on_event(Delta(call.id, index, char, (min(ord(char), VOCABULARY - 1),), forced=forced))
             reason = "stop" if len(said) == len(self.say) else "length"
             on_event(SampleFinished(call.id, index, reason, completion_tokens=len(said)))
-        on_event(Completed(call.id, Usage(prompt_tokens=len(call.prompt), completion_tokens=len(said) * call.sampling.n)))
+        forced = min(self.forced, len(said)) * call.sampling.n
+        usage = Usage(len(call.prompt), 1, completion_tokens=len(said) * call.sampling.n, forced_tokens=forced)
+        on_event(Completed(call.id, usage))
 
     def release(self) -> None:
         self.hold = False
@@ -126,7 +137,7 @@ class FakeEngine:
         self.ended.append(program)
 
     def dump_cache(self) -> "Future[CacheDump]":
-        raise NotImplementedError
+        return done(CacheDump(dump(self.cached, BlockPool(64, 16), None, 0.0, DumpOptions())))
 
     def flush_cache(self) -> "Future[int]":
         self.flushed += 1

@@ -59,7 +59,7 @@ async def test_every_route_but_health_and_metrics_asks_for_a_key(key_file: Path)
                 closed = path not in ("/health", "/health_generate", "/livez", "/readyz", "/ready", "/ping", "/metrics")
                 assert (answer.status_code == 401) == closed, (method, path)
         for spelling in ("//generate", "/GENERATE", "/health/../generate", "/metrics/", "/health/"):
-            assert (await site.http.post(spelling, json={"text": "hi"})).status_code == 401
+            assert (await site.http.post(f"http://server{spelling}", json={"text": "hi"})).status_code == 401
 
 
 async def test_metrics_may_be_guarded_too(key_file: Path) -> None:
@@ -224,3 +224,27 @@ def test_options_that_cant_be_meant_are_refused() -> None:
         with pytest.raises(InvalidRequest) as caught:
             ServerOptions(**options)  # type: ignore[arg-type]
         assert caught.value.param == param
+
+
+async def test_a_key_sees_its_own_live_requests_an_admin_all_and_nobody_a_text(key_file: Path) -> None:
+    import asyncio
+
+    async with keyed(key_file) as site:
+        site.engine.hold = True
+        asked = [
+            asyncio.create_task(site.http.post("/v1/completions", json={"prompt": "secret", "request_id": name}, headers=key))
+            for name, key in (("a", ONE), ("b", TWO))
+        ]
+        await until(lambda: len(site.engine.held) == 2)
+        seen = {}
+        for name, key in (("one", ONE), ("two", TWO), ("boss", BOSS)):
+            answer = await site.http.get("/branchpoint/requests", headers=key)
+            assert "secret" not in answer.text
+            seen[name] = {(one["id"], one["key"]) for one in answer.json()["data"]}
+        assert seen == {"one": {("a", "one")}, "two": {("b", "two")}, "boss": {("a", "one"), ("b", "two")}}
+        (one,) = (await site.http.get("/branchpoint/requests", headers=ONE)).json()["data"]
+        told = {"path": "/v1/completions", "model": "fake", "stream": False, "phase": "waiting", "calls": 1, "output_tokens": 0}
+        assert {name: one[name] for name in told} == told and one["prompt_tokens"] > 0 and one["seconds"] >= 0
+        site.engine.release()
+        assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
+        assert (await site.http.get("/branchpoint/requests", headers=BOSS)).json()["total"] == 0
