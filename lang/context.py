@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunContext"]
 
+_LONGEST_NAME = 64  # characters of a program's name that its runs' names begin with
+
 
 class RunContext:
     """One run of one program. Thread-safe."""
@@ -33,7 +35,9 @@ class RunContext:
     ) -> None:
         self.executor = executor
         self.program = program
-        self.id = f"{program}-{executor.dispatcher.random.getrandbits(48):012x}"  # what the scheduler knows the run by
+        self.id = (
+            f"{program[:_LONGEST_NAME]}-{executor.dispatcher.random.getrandbits(48):012x}"  # what the scheduler knows the run by
+        )
         self.seed = seed
         self.options = options
         self.namespace = config.namespace

@@ -15,6 +15,7 @@ from branchpoint.lang import nodes as op
 from branchpoint.lang.choices import method_of
 from branchpoint.lang.nodes import VERSION, Graph, InvalidGraph, NodeBase, Template
 from branchpoint.lang.options import sampling_params
+from branchpoint.runtime.messages import MAX_PROGRAM_NAME
 
 __all__ = ["GraphLimits", "verify"]
 
@@ -45,6 +46,8 @@ def verify(graph: Graph, limits: GraphLimits | None = None) -> Graph:
     limits = limits or GraphLimits()
     if graph.version != VERSION:
         raise InvalidGraph(f"The graph has version {graph.version}; this one can run version {VERSION}.")
+    if len(graph.program) > MAX_PROGRAM_NAME:
+        raise InvalidGraph(f"A program's name has at most {MAX_PROGRAM_NAME} characters, got {graph.program[:40]!r}...")
     if len(set(graph.parameters)) != len(graph.parameters) or not all(name.isidentifier() for name in graph.parameters):
         raise InvalidGraph(f"Parameters must be different names, got {', '.join(map(repr, graph.parameters))[:200]}.")
     text = sum(len(node.text) for node in graph.nodes if isinstance(node, op.Text))

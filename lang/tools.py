@@ -3,6 +3,7 @@
 A tool's parameters are a JSON schema, which a call is held to. `calling.py` performs such a gen, `agent.py` is the loop around.
 """
 
+import contextlib
 import inspect
 import json
 import re
@@ -13,7 +14,7 @@ from typing import Annotated, Any, cast, get_type_hints
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.types import OutputType, output_type
 
-__all__ = ["CLOSE", "OPEN", "Tool", "ToolCall", "ToolUse", "as_tools", "tool_of", "tool_prompt", "tool_use"]
+__all__ = ["CLOSE", "OPEN", "Tool", "ToolCall", "ToolUse", "as_tools", "split_call", "tool_of", "tool_prompt", "tool_use"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SECTION = re.compile(r"^(Args|Arguments|Parameters):\s*$")
@@ -195,10 +196,26 @@ def tool_use(tools: Iterable["Tool | Callable[..., object]"], choice: str) -> To
     call = _call_type(named)
 
     def read(text: str) -> object:
-        _, mark, rest = text.partition(OPEN)
-        return call.parse(rest.removesuffix(CLOSE).strip()) if mark else text
+        parts = split_call(text)
+        return text if parts is None else call.parse(parts[1])
 
     return ToolUse(named, choice, call, OutputType("tool call", None, read))
+
+
+def split_call(text: str) -> tuple[str, str] | None:
+    """What `text` says, and the call that it ends in, without its marks; None where it ends in none.
+
+    Text and arguments may hold the marks, too: the call begins at the first one that JSON up to the end follows.
+    """
+    if not text.endswith(CLOSE):
+        return None
+    opens = [mark.start() for mark in re.finditer(OPEN, text)]
+    for at in opens:
+        call = text[at + len(OPEN) : -len(CLOSE)].strip()
+        with contextlib.suppress(ValueError):
+            if call.startswith("{") and isinstance(json.loads(call), dict):
+                return text[:at], call
+    return (text[: opens[0]], text[opens[0] + len(OPEN) : -len(CLOSE)].strip()) if opens else None
 
 
 def _call_type(tools: Sequence[Tool]) -> OutputType:

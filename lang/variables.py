@@ -13,7 +13,7 @@ from branchpoint.lang.ledger import Entry, Pending, Place
 from branchpoint.lang.report import Record
 from branchpoint.lang.result import Meta, SampleMeta
 from branchpoint.lang.stream import Replay
-from branchpoint.lang.tools import OPEN
+from branchpoint.lang.tools import CLOSE
 from branchpoint.runtime.messages import Usage
 
 if TYPE_CHECKING:
@@ -147,8 +147,13 @@ class CallEntry(Pending):
             self._values = [self._value(self.expr, sample) for sample in meta.samples]
         return list(self._values) if len(self._values) > 1 else self._values[0]
 
+    def _calls(self, sample: SampleMeta) -> bool:
+        """Whether a gen with tools came to a call, be it cut: one that the backend made itself, or the request for one."""
+        asked = self.answers[-1].request
+        return asked.constraint is not None if asked.tools is None else sample.text.endswith(CLOSE)
+
     def _value(self, expr: Gen, sample: SampleMeta) -> object:
-        held = expr.constraint is not None or (expr.tools is not None and OPEN in sample.text)
+        held = expr.constraint is not None or (expr.tools is not None and self._calls(sample))
         if held and sample.finish_reason != "stop":
             raise Incomplete(
                 f"{self.label} ({self.origin}) was cut (finish reason {sample.finish_reason!r}) before its value was whole; "

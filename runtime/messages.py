@@ -4,14 +4,17 @@ A call is validated before it is built. Each accepted call ends with exactly one
 `Failed`), whatever happens; before it come any number of `Delta`s and, for each sample, one `SampleFinished`.
 """
 
+import math
 from typing import Literal
 
 import msgspec
 
 from branchpoint.constrained.spec import Constraint
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = [
+    "MAX_PROGRAM_NAME",
     "Abort",
     "Call",
     "Completed",
@@ -32,6 +35,7 @@ __all__ = [
     "Usage",
 ]
 
+MAX_PROGRAM_NAME = 256
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -41,6 +45,7 @@ class Hints(msgspec.Struct, frozen=True):
     `program` names one run of a program, not its text: calls of one run belong together, until `ProgramEnded` says that no more
     come. `path` leads to the branch, one of `siblings`. With `returns` the branch goes on where this call ends, after about
     `return_seconds` (a tool call, a user's turn). `ended` names programs of the same client that have ended since it last called.
+    Raises InvalidRequest where a number makes no sense. A server takes names of up to `MAX_PROGRAM_NAME` characters.
     """
 
     program: str = ""
@@ -50,6 +55,16 @@ class Hints(msgspec.Struct, frozen=True):
     return_seconds: float = 0.0
     priority: int = 0
     ended: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.return_seconds < math.inf:
+            raise _refused("return_seconds must be a number of seconds from now", self.return_seconds)
+        if self.siblings < 1:
+            raise _refused("siblings must be at least 1", self.siblings)
+
+
+def _refused(expected: str, came: object) -> InvalidRequest:
+    return InvalidRequest(f"hints: {expected}, got {came}.", param="hints")
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):

@@ -4,12 +4,14 @@ A call stands in a program's text as `tools.py` writes it, whoever made it; here
 from what a server says. Used by the backends of such APIs.
 """
 
+import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from branchpoint.lang.backends.base import Message
-from branchpoint.lang.tools import CLOSE, OPEN, ToolUse
+from branchpoint.lang.tools import CLOSE, OPEN, ToolUse, split_call
 
 __all__ = ["Called", "NativeCall", "Said", "anthropic_messages", "anthropic_tools", "openai_messages", "openai_tools"]
 
@@ -51,25 +53,25 @@ class NativeCall:
 
 
 def _told(messages: Sequence[Message]) -> Iterator[Said]:
-    """The messages, calls taken out of the texts that end in one."""
+    """The messages, calls taken out of the texts that end in one. A call that no tool answers stays text: servers want both."""
     open_call: str | None = None
-    for number, message in enumerate(messages):
+    for number, (message, after) in enumerate(itertools.zip_longest(messages, messages[1:])):
         text = str(message["content"])
-        said, mark, rest = text.partition(OPEN)
-        call = _parsed(rest, f"call_{number}") if mark and message["role"] == "assistant" else None
         if message["role"] == "tool":
             yield Said(message, text, answers=open_call)
             continue
+        answered = message["role"] == "assistant" and after is not None and after["role"] == "tool"
+        said, call = _parsed(text, f"call_{number}") if answered else (text, None)
         open_call = call.id if call is not None else None
-        yield Said(message, said.rstrip() if call is not None else text, call)
+        yield Said(message, said, call)
 
 
-def _parsed(text: str, own_id: str) -> Called | None:
-    try:
-        call = json.loads(text.strip().removesuffix(CLOSE))
-        return Called(own_id, str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False))
-    except (ValueError, KeyError, TypeError):
-        return None
+def _parsed(text: str, own_id: str) -> tuple[str, Called | None]:
+    if (parts := split_call(text)) is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            call = json.loads(parts[1])
+            return parts[0].rstrip(), Called(own_id, str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False))
+    return text, None
 
 
 def openai_messages(messages: Sequence[Message]) -> list[Mapping[str, object]]:

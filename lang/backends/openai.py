@@ -17,7 +17,7 @@ from branchpoint.lang.backends.conversation import ChatApi, conversation_of, ref
 from branchpoint.lang.backends.dialects import dialect_of, json_format
 from branchpoint.lang.backends.native_tools import openai_messages, openai_tools
 from branchpoint.lang.backends.retry import when_safe
-from branchpoint.lang.backends.sse import server_events
+from branchpoint.lang.backends.sse import server_events, until
 from branchpoint.lang.backends.wrapped import Wrapped, wrap
 from branchpoint.lang.chat import RoleText, Turn
 from branchpoint.lang.errors import BackendError, NotSupported
@@ -89,10 +89,10 @@ class OpenAI(ChatApi):
         chunks = Chunks(request.id, request.sampling.n, wrapped)
         async with (
             self._connection.open("POST", path, body) as response,
-            aclosing(server_events(response.aiter_bytes())) as stream,
+            aclosing(until(b"[DONE]", server_events(response.aiter_bytes()))) as stream,
         ):
-            async for event in stream:  # to its end, so that the connection can be used again
-                for made in chunks.add(chunk_of(event.data)) if event.data != b"[DONE]" else ():
+            async for event in stream:
+                for made in chunks.add(chunk_of(event.data)):
                     yield made
         yield chunks.end()
 

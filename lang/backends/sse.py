@@ -1,9 +1,15 @@
 """Server-sent events, cut out of the bytes of an answer. Used by the backends of servers that stream so."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
-__all__ = ["ServerEvent", "server_events"]
+import httpx
+
+__all__ = ["ServerEvent", "server_events", "until"]
+
+_LONGEST_END = 0.5  # seconds that a server has to end its answer after its last event; mostly it has by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +39,19 @@ async def server_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[ServerEv
         data.append(rest[5:].removeprefix(b" "))
     if data:
         yield ServerEvent(name, b"\n".join(data))
+
+
+async def until(last: bytes, events: AsyncGenerator[ServerEvent, None]) -> AsyncGenerator[ServerEvent, None]:
+    """The events before the one whose data is `last`, all where there is none.
+
+    The answer is read to its end, so that its connection can be used again; a server that doesn't end it isn't waited for.
+    """
+    async with contextlib.aclosing(events):
+        async for event in events:
+            if event.data == last:
+                break
+            yield event
+        with contextlib.suppress(TimeoutError, httpx.HTTPError):  # what comes is whole without it
+            async with asyncio.timeout(_LONGEST_END):
+                async for _ in events:
+                    pass

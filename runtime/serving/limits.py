@@ -6,11 +6,11 @@ from typing import Final
 import msgspec
 
 from branchpoint.constrained.spec import Constraint
-from branchpoint.runtime.messages import Call, ModelInfo, ScoreCall
+from branchpoint.runtime.messages import MAX_PROGRAM_NAME, Call, ModelInfo, ScoreCall
 from branchpoint.runtime.serving.errors import bad_request, clip
 from branchpoint.runtime.serving.options import ServerOptions
 
-__all__ = ["check_amount", "check_calls", "check_ids", "constraint_bytes", "limits_of"]
+__all__ = ["check_amount", "check_calls", "check_ids", "check_program_names", "constraint_bytes", "limits_of"]
 
 MAX_SAMPLES: Final = 4096
 MAX_OPTION_BYTES: Final = 16 * 2**20
@@ -31,6 +31,7 @@ def check_amount(calls: Sequence[Call | ScoreCall]) -> None:
         raise bad_request(f"The request asks for {samples} outputs at once; at most {MAX_SAMPLES} can be had. Split it.", "n")
     total, sizes = 0, dict[int, int]()
     for call in calls:
+        check_program_names(call.hints.program, *call.hints.ended)
         options = (call.sampling, call.constraint, call.hints) if isinstance(call, Call) else (call.hints,)
         if id(options[0]) not in sizes:
             try:
@@ -42,6 +43,13 @@ def check_amount(calls: Sequence[Call | ScoreCall]) -> None:
         raise bad_request(
             f"The options of {len(calls)} prompts take {total} bytes; at most {MAX_OPTION_BYTES} can be had. Split it."
         )
+
+
+def check_program_names(*names: str) -> None:
+    """Refuse names of programs that are no names: the engine keeps them. Raises InvalidRequest."""
+    for name in names:
+        if len(name) > MAX_PROGRAM_NAME:
+            raise bad_request(f"A program's name has at most {MAX_PROGRAM_NAME} characters, got {clip(name, 40)!r}.", "hints")
 
 
 def _check_call(call: Call, allowed: ServerOptions, sizes: dict[int, int]) -> None:

@@ -18,6 +18,7 @@ from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.info import json_response
 from branchpoint.runtime.serving.keys import caller_of
+from branchpoint.runtime.serving.limits import check_program_names
 from branchpoint.runtime.serving.logprobs import LOWEST
 from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
@@ -93,6 +94,7 @@ async def end_program(gateway: Gateway, body: Json, request: Request) -> Respons
     fields = as_request(body, EndProgramRequest, Rules())
     gateway.check_model(fields.model)
     program = fields.program
+    check_program_names(program)
     gateway.loaded.engine.end_program(caller_of(request.scope).space(program))
     return json_response({"program": program})
 

@@ -1,5 +1,6 @@
 """The backend for OpenAI's API: against our own server, and against answers in OpenAI's form that are made up."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -135,7 +136,7 @@ class Scripted:
         return bp.OpenAI("model", "key", "http://server/v1", transport=httpx.MockTransport(self), **options)
 
 
-def chat(*expressions: bp.Expr) -> "bp.Program[Any]":
+def chat(*expressions: bp.Expr | str) -> "bp.Program[Any]":
     @bp.function
     def program(s: bp.State) -> None:
         s += bp.user("Hi")
@@ -346,6 +347,19 @@ def test_an_answer_that_goes_wrong_fails_the_call_and_is_not_repeated(answer: ht
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("ending", ["is never ended", "breaks off"])
+def test_an_answer_is_whole_at_its_last_event_whatever_comes_after_it(ending: str) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        yield said("Hello").content + b'data: {"error": {"message": "too late"}}\n\n'
+        if ending == "breaks off":
+            raise httpx.ReadError("gone")
+        await asyncio.sleep(3600)
+
+    server = Scripted(httpx.Response(200, content=content()))
+    run = chat(bp.gen("x")).run(backend=server.backend(timeout=60.0))
+    assert (run["x"], run.meta("x").prompt_tokens) == ("Hello", 9)
+
+
 def test_options_are_scored_in_requests_of_many() -> None:
     def echo(request: httpx.Request) -> httpx.Response:
         prompts = json.loads(request.content)["prompt"]
@@ -377,6 +391,11 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+def _spell(text: str) -> str:
+    """Spell."""
+    return text
+
+
 def called(arguments: str) -> httpx.Response:
     """A call in pieces, after some words."""
     half = len(arguments) // 2
@@ -388,6 +407,54 @@ def called(arguments: str) -> httpx.Response:
     ]
     end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
     return sse(*({"choices": [{"index": 0, "delta": delta}]} for delta in pieces), end, "[DONE]")
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_words_about_calls_are_words(reason: str) -> None:
+    told = "Write <tool_call> before and </tool_call> after it."
+    server = Scripted(said(told, reason))
+    assert chat(bp.gen("x", tools=[add])).run(backend=server.backend())["x"] == told
+
+
+def test_a_call_may_hold_the_marks_and_stand_behind_them() -> None:
+    words = "<tool_call> </tool_call>"
+    spell = bp.tool(_spell)
+    pieces = [
+        {"content": f"I call with {words}. "},
+        {"tool_calls": [{"index": 0, "function": {"name": "_spell", "arguments": json.dumps({"text": words})}}]},
+    ]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    server = Scripted(sse(*({"choices": [{"index": 0, "delta": delta}]} for delta in pieces), end, "[DONE]"), said("Done."))
+
+    @bp.function
+    def program(s: bp.State) -> None:
+        s += bp.user("?") + bp.assistant(bp.gen("x", tools=[spell]))
+        s += bp.tool(s["x"].run()) + bp.assistant(bp.gen("y"))
+
+    run = program.run(backend=server.backend())
+    assert (run["x"].arguments, run["y"]) == ({"text": words}, "Done.")
+    _, said_there, answer = server.bodies[1]["messages"]
+    assert said_there["content"] == f"I call with {words}."
+    assert said_there["tool_calls"][0]["id"] == answer["tool_call_id"]
+    assert json.loads(said_there["tool_calls"][0]["function"]["arguments"]) == {"text": words}
+
+
+def test_a_call_that_is_wrong_or_cut_is_told() -> None:
+    def answered(arguments: str, reason: str) -> httpx.Response:
+        call = {"tool_calls": [{"index": 0, "function": {"name": "add", "arguments": arguments}}]}
+        return sse({"choices": [{"index": 0, "delta": call, "finish_reason": reason}]}, "[DONE]")
+
+    for arguments, reason, error in (('{"a": "x"}', "tool_calls", bp.ProgramError), ('{"a": 1', "length", bp.Incomplete)):
+        run = chat(bp.gen("x", tools=[add])).run(backend=Scripted(answered(arguments, reason)).backend())
+        with pytest.raises(error, match="add"):
+            run["x"]
+
+
+def test_a_call_that_no_tool_answers_is_sent_as_text() -> None:
+    text = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    server = Scripted(said("So."))
+    chat("As you wrote: " + text, bp.gen("x")).run(backend=server.backend(dialect="openai"))
+    assert server.bodies[0]["messages"][1] == {"role": "assistant", "content": f"As you wrote: {text}"}
 
 
 def test_tools_are_offered_and_called_in_the_apis_own_fields(tmp_path: Path) -> None:

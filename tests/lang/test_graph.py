@@ -374,6 +374,7 @@ def graph(**changes: Any) -> str:
         (graph(nodes=[{"op": "join", "children": [1]}]), "which no fork"),
         (graph(nodes=[{"op": "fork", "children": list(range(1, 2000))}]), "more than 1000 states"),
         (graph(nodes=[{"op": "text", "text": "x"}] * 10_001), "10000 nodes"),
+        (graph(program="p" * 257), "at most 256 characters"),
         (graph(returns={"is": "value", "of": 3}), "what it returns"),
         (graph(variables={"x": {"is": "list", "items": [{"is": "argument", "name": "z"}]}}), "'x' the argument 'z'"),
     ],

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from branchpoint.constrained.spec import JsonSchema, Regex
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.messages import (
     Call,
     Completed,
@@ -275,3 +276,32 @@ async def test_each_request_leaves_one_line_without_its_text(site: Site, caplog:
 async def test_regex_reaches_the_engine_from_sampling_params(site: Site) -> None:
     await generate(site, sampling_params={"regex": "a+"})
     assert last_call(site).constraint == Regex("a+")
+
+
+@pytest.mark.parametrize(
+    ("hints", "told"),
+    [
+        ({"return_seconds": -1.0}, "return_seconds"),
+        ({"siblings": 0}, "siblings"),
+        ({"program": "p" * 257}, "at most 256 characters"),
+        ({"ended": ["p", "p" * 257]}, "at most 256 characters"),
+    ],
+)
+async def test_hints_that_make_no_sense_are_refused(site: Site, hints: dict[str, object], told: str) -> None:
+    response = await site.post("/generate", text="hi", hints=hints)
+    assert response.status_code == 400 and told in response.text
+    await generate(site, hints={"program": "p" * 256, "return_seconds": 0.5})
+    assert last_call(site).hints == Hints(program="p" * 256, return_seconds=0.5)
+
+
+async def test_the_name_of_an_ended_program_has_bounds_too(site: Site) -> None:
+    assert (await site.post("/branchpoint/end_program", program="p" * 257)).status_code == 400
+    assert (await site.post("/branchpoint/end_program", program="p" * 256)).status_code == 200
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -0.1])
+def test_a_return_that_is_no_time_is_refused_wherever_it_comes_from(seconds: float) -> None:
+    with pytest.raises(InvalidRequest, match="return_seconds"):
+        Hints(return_seconds=seconds)
+    with pytest.raises(msgspec.ValidationError, match="return_seconds"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"return_seconds": seconds}), type=Hints)
