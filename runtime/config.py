@@ -18,6 +18,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 KvCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Policy = Literal["fcfs", "lpm", "program"]
+Verify = Literal["exact", "rejection"]
 DrafterName = Literal["grammar", "ngram", "suffix", "radix", "model"]
 
 _LONGEST_NAME = 256
@@ -82,6 +83,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = None
     draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 6
     draft_adaptive: Annotated[bool, Meta(description="Guess less where it doesn't pay, as measured, down to nothing.")] = True
+    draft_verify: Annotated[
+        Verify,
+        Meta(description="`exact` keeps the text; `rejection` keeps its distribution only, and accepts more of what is drawn."),
+    ] = "exact"
     ngram_min: Annotated[int, Meta(description="Shortest tail that the drafter `ngram` looks up, in tokens.")] = 2
     ngram_max: Annotated[int, Meta(description="Longest tail that the drafter `ngram` looks up, in tokens.")] = 4
     seed: Annotated[int | None, Meta(description="Seed of requests that bring none; random where left out.")] = None
@@ -128,6 +133,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InvalidRequest(
                 "The drafter 'model' guesses with the model that draft_model names, and nobody else does: give both or neither.",
                 param="draft_model",
+            )
+        if self.draft_verify == "rejection" and "model" not in self.drafters:
+            raise InvalidRequest(
+                "draft_verify 'rejection' is a rule for guesses that are drawn: it needs the drafter 'model'.",
+                param="draft_verify",
             )
         if self.ngram_min > self.ngram_max:
             raise InvalidRequest(

@@ -12,6 +12,7 @@ from branchpoint.runtime.attention import AttentionBackend, CpuAttention, kv_byt
 from branchpoint.runtime.capacity import host_slots, size_pool
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.draft_model import load_draft
+from branchpoint.runtime.drafting.rejection import OddsSampler, RejectionSampler
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampler import Sampler
@@ -78,17 +79,19 @@ def make_runner(config: EngineConfig, model: LoadedModel, device: torch.device, 
     activations = max(_activations(config, each, device) for each in models) if device.type == "cuda" else 0
     page_bytes = [kv_bytes_per_page(each.config, config.page_size, each.kv_dtype) for each in models]
     pool = size_pool(config, model.config, model.kv_dtype, device, activations, beside=sum(page_bytes[1:]))
-    eos = model.config.eos_token_ids
-    runner, *others = [_runner(config, each, pool.num_pages, eos, device) for each in models]
+    samplers = _samplers(config, model.config.eos_token_ids, device)
+    runner, *others = [
+        _runner(config, each, pool.num_pages, sampler, device) for each, sampler in zip(models, samplers, strict=False)
+    ]
     num_slots = host_slots(config, page_bytes[0])
     if num_slots:
         runner.give_host_memory(num_slots)
     return LoadedRunner(runner, model, others[0] if others else None, draft)
 
 
-def _runner(config: EngineConfig, model: LoadedModel, num_pages: int, eos: tuple[int, ...], device: torch.device) -> TorchRunner:
+def _runner(config: EngineConfig, model: LoadedModel, num_pages: int, sampler: Sampler, device: torch.device) -> TorchRunner:
     attention = _attention(config, model, num_pages, device)
-    runner = TorchRunner(model.model, attention, _sampler(eos, device), device)
+    runner = TorchRunner(model.model, attention, sampler, device)
     if device.type == "cuda":
         runner.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
     return runner
@@ -102,7 +105,8 @@ def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device
     )
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    TorchRunner(loaded.model, attention, _sampler(loaded.config.eos_token_ids, device), device).execute(plan, lambda: None)
+    sampler, _ = _samplers(config, loaded.config.eos_token_ids, device)
+    TorchRunner(loaded.model, attention, sampler, device).execute(plan, lambda: None)
     taken = torch.cuda.max_memory_allocated(device) - before
     del attention
     torch.cuda.empty_cache()
@@ -130,10 +134,12 @@ def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device
     return attention
 
 
-def _sampler(eos: tuple[int, ...], device: torch.device) -> Sampler:
-    """The sampler of a device, for a model with these end tokens."""
+def _samplers(config: EngineConfig, eos: tuple[int, ...], device: torch.device) -> tuple[Sampler, Sampler]:
+    """The samplers of a model with these end tokens, and of its draft model."""
+    if config.draft_verify == "rejection":
+        return RejectionSampler(eos), OddsSampler(eos)
     if device.type != "cuda":
-        return Sampler(eos)
+        return Sampler(eos), Sampler(eos)
     from branchpoint.runtime.device_sampler import DeviceSampler  # loads triton
 
-    return DeviceSampler(eos)
+    return DeviceSampler(eos), DeviceSampler(eos)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from branchpoint.constrained.grammar import Residue
-from branchpoint.runtime.plan import StepPlan
+from branchpoint.runtime.plan import Odds, StepPlan
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["RowReport", "WantedRow", "asked_places", "report_rows", "wanted_rows"]
@@ -21,13 +21,15 @@ __all__ = ["RowReport", "WantedRow", "asked_places", "report_rows", "wanted_rows
 class WantedRow:
     """The row at `position` of `sequence` predicts the token at position + 1; `sample` says whether one is drawn.
 
-    `draft` are guesses that the row's context goes on with behind the sequence's own tokens.
+    `draft` are guesses that the row's context goes on with behind the sequence's own tokens, `odds` what the one that this row
+    verifies was drawn from, where that matters.
     """
 
     sequence: Sequence
     position: int
     sample: bool
     draft: tuple[int, ...] = ()
+    odds: Odds | None = None
 
     @property
     def known(self) -> int | None:
@@ -83,7 +85,11 @@ class RowReport:
 
 def wanted_rows(plan: StepPlan) -> list[WantedRow]:
     """The wanted rows of a plan in the order of its logits."""
-    return [WantedRow(slot.sequence, position, slot.sample, slot.draft) for slot in plan.slots for position in slot.rows]
+    return [
+        WantedRow(slot.sequence, position, slot.sample, slot.draft, slot.odds_at(position + 1))
+        for slot in plan.slots
+        for position in slot.rows
+    ]
 
 
 def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:

@@ -14,10 +14,25 @@ import numpy.typing as npt
 from branchpoint.radix import Swap
 from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["Copy", "MaskSource", "PageCopy", "RowResult", "Runner", "Slot", "StepPlan", "StepResult", "StepUnderWay", "TokenMask"]
+__all__ = [
+    "Copy",
+    "MaskSource",
+    "Odds",
+    "PageCopy",
+    "RowResult",
+    "Runner",
+    "Slot",
+    "StepPlan",
+    "StepResult",
+    "StepUnderWay",
+    "TokenMask",
+]
 
 TokenMask = npt.NDArray[np.int32]
 """Packed mask of a batch: int32 [wanted rows of the plan, mask_words(vocabulary)], all bits set where nothing is asked."""
+
+Odds = npt.NDArray[np.float32]
+"""What a guess was drawn from: probabilities float32 [vocabulary]."""
 
 MaskSource = Callable[[], TokenMask | None]
 """Called once by the runner, after the forward pass was issued; waits for the masks. None: no row is masked."""
@@ -32,7 +47,8 @@ class Slot:
     position p + 1 (verification draws at every drafted position).
 
     The last `len(draft)` of the `count` tokens are guesses that stand behind the sequence's own; each has a row. A row holds only
-    while what was drawn before it agrees with the guesses.
+    while what was drawn before it agrees with the guesses. `odds` tell of each guess what it was drawn from, where verifying
+    needs that.
     """
 
     sequence: Sequence
@@ -41,6 +57,7 @@ class Slot:
     rows: tuple[int, ...] = ()
     sample: bool = True
     draft: tuple[int, ...] = ()
+    odds: tuple[Odds, ...] = ()
 
     @property
     def first_guess(self) -> int:
@@ -56,6 +73,11 @@ class Slot:
         """The drafted token of `position`, None where there is none."""
         place = position - self.first_guess
         return self.draft[place] if 0 <= place < len(self.draft) else None
+
+    def odds_at(self, position: int) -> Odds | None:
+        """What the drafted token of `position` was drawn from, None where that isn't told."""
+        place = position - self.first_guess
+        return self.odds[place] if 0 <= place < len(self.odds) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +124,8 @@ class RowResult:
     scores or logprobs are asked (the prompt's for prompt tokens, else the output's: forced tokens have one too). `top` are the
     best (id, logprob) of the raw distribution, `asked` the raw log-probabilities of the tokens in `sequence.asked` of this row.
     `error` says why the row is unusable (NaN logits); its sequence ends with an error. Where the sequence is pooled, no logits
-    are made: `hidden`, float32 [hidden_size], is the sum of the slot's hidden states, in its last row.
+    are made: `hidden`, float32 [hidden_size], is the sum of the slot's hidden states, in its last row. A draft model's row tells
+    with `odds` what its token was drawn from, where verifying needs that.
     """
 
     token: int | None
@@ -112,6 +135,7 @@ class RowResult:
     error: str | None = None
     asked: tuple[float, ...] = ()
     hidden: npt.NDArray[np.float32] | None = None
+    odds: Odds | None = None
 
 
 @dataclass(frozen=True, slots=True)

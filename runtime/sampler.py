@@ -21,7 +21,18 @@ from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tok
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["COLDEST", "Drawn", "Sampler", "checked", "grammar_failure", "num_output", "row_result", "signed", "with_suppressed"]
+__all__ = [
+    "COLDEST",
+    "Drawn",
+    "Sampler",
+    "checked",
+    "grammar_failure",
+    "kept_scores",
+    "num_output",
+    "row_result",
+    "signed",
+    "with_suppressed",
+]
 
 COLDEST = 1e-30
 """The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
@@ -95,6 +106,23 @@ class Sampler:
 
     def _draw(self, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32] | None) -> int | str:
         """The token for one row of logits [V], or why there is none."""
+        scores, tokens = self._allowed(logits, row, mask)
+        if tokens is not None and row.residue is not None:
+            try:
+                assert mask is not None, "a residue is what is left to ask about a mask"
+                return _draw_asking(scores, tokens, mask, row, row.residue)
+            except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
+                return grammar_failure(error)
+        if tokens is None:
+            return self._pick(scores, None, row)
+        return self._pick(scores[tokens], tokens, row) if len(tokens) else _nothing(row)
+
+    def _pick(self, scores: Tensor, tokens: Tensor | None, row: WantedRow) -> int | str:
+        """The token for the scores [N] of `tokens` (None: 0 to N - 1), or why there is none."""
+        return _pick(scores, tokens, row)
+
+    def _allowed(self, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32] | None) -> tuple[Tensor, Tensor | None]:
+        """The row's scores [V], bias and penalties taken in, and the tokens that may be drawn, int64 (None: all of them)."""
         sequence, sampling = row.sequence, row.sequence.sampling
         scores = logits
         if changes_logits(sampling):
@@ -102,20 +130,11 @@ class Sampler:
             history = row.history
             adjust(scores, sampling, history[: sequence.num_prompt], history[sequence.num_prompt :])
         suppressed = [token for token in suppressed_tokens(sampling, num_output(row), self._eos) if token < len(scores)]
-        tokens: Tensor | None = None
         if mask is not None:
-            tokens = _allowed(mask, suppressed, len(scores)).to(scores.device)
-            if row.residue is not None:
-                try:
-                    return _draw_asking(scores, tokens, mask, row, row.residue)
-                except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
-                    return grammar_failure(error)
-            if not len(tokens):
-                return _nothing(row)
-            scores = scores[tokens]
-        elif suppressed:
+            return scores, _allowed(mask, suppressed, len(scores)).to(scores.device)
+        if suppressed:
             scores = scores.index_fill(0, torch.tensor(suppressed, device=scores.device), -torch.inf)
-        return _pick(scores, tokens, row)
+        return scores, None
 
 
 def num_output(row: WantedRow) -> int:
@@ -191,16 +210,24 @@ def _drawn(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams, seed
     best = scores.max()
     if not math.isfinite(float(best)):
         return checked(0, float(best))
-    scores = (scores - best).div_(max(sampling.temperature, COLDEST))
-    if sampling.truncates:
-        kept = keep_best(scores, sampling.top_k, sampling.top_p, sampling.min_p)
-        scores = scores[kept]
-        tokens = kept if tokens is None else tokens[kept]
+    scores, tokens = kept_scores(scores, tokens, sampling)
     device = scores.device
     ids = torch.arange(len(scores), dtype=torch.int32, device=device) if tokens is None else tokens.to(torch.int32)
     key = torch.tensor([signed(seed)], device=device), torch.tensor([position], device=device)
     place = int(first_argmax(gumbel_noise(*key, ids)[0].add_(scores)))
     return place if tokens is None else int(tokens[place])
+
+
+def kept_scores(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams) -> tuple[Tensor, Tensor | None]:
+    """Scores over temperature, the best at 0, and their tokens, without those that top-k, top-p and min-p leave out.
+
+    Scores [N] float32 are those of `tokens` (None: 0 to N - 1), the best of them finite; a draw is from their softmax.
+    """
+    scores = (scores - scores.max()).div_(max(sampling.temperature, COLDEST))
+    if not sampling.truncates:
+        return scores, tokens
+    kept = keep_best(scores, sampling.top_k, sampling.top_p, sampling.min_p)
+    return scores[kept], kept if tokens is None else tokens[kept]
 
 
 def signed(seed: int) -> int:

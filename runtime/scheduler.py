@@ -44,7 +44,7 @@ class _Draft:
         """Let the slot of `sequence` verify guesses behind its last token."""
         slot, count = self.slots[sequence], len(proposal.tokens)
         rows = (*slot.rows, *range(slot.start + slot.count, slot.start + slot.count + count))
-        self.slots[sequence] = replace(slot, count=slot.count + count, rows=rows, draft=proposal.tokens)
+        self.slots[sequence] = replace(slot, count=slot.count + count, rows=rows, draft=proposal.tokens, odds=proposal.odds)
         self.budget -= count
 
     def drop(self, sequence: Sequence) -> None:

@@ -35,10 +35,18 @@ def make_speculation(
 ) -> Speculation | None:
     """The chain of `config.drafters`, None where there are none."""
 
+    rejected = config.draft_verify == "rejection"
+
     def model() -> Drafter:
         assert draft_model is not None, "a configuration with the drafter `model` names a model"
-        source = ModelSource(draft_model.runner, draft_model.context_length, config.max_batch_tokens, share=config.radix_cache)
-        return DrawnDrafter("model", source, table.size, table.eos)
+        source = ModelSource(
+            draft_model.runner,
+            draft_model.context_length,
+            config.max_batch_tokens,
+            share=config.radix_cache,
+            own_noise=rejected,
+        )
+        return DrawnDrafter("model", source, table.size, table.eos, rejected=rejected)
 
     makers: dict[DrafterName, Callable[[], Drafter]] = {
         "grammar": lambda: GrammarDrafter(table.size, table.bytes_of),

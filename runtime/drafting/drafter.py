@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from branchpoint.runtime.plan import Odds
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Drafter", "Proposal", "ask_each"]
@@ -17,17 +18,18 @@ class Proposal:
     """Guesses for the tokens behind a sequence, in order.
 
     `grade` sorts a drafter's proposals by how sure it is (a matched length, say): acceptance is measured for each grade of each
-    drafter.
+    drafter. `odds` tell of each guess what it was drawn from, where the engine verifies by rejection and it was drawn.
     """
 
     tokens: tuple[int, ...]
     grade: int = 0
+    odds: tuple[Odds, ...] = ()
 
     def cut(self, count: int) -> "Proposal":
         """The first `count` guesses."""
         if count >= len(self.tokens):
             return self
-        return Proposal(self.tokens[:count], self.grade)
+        return Proposal(self.tokens[:count], self.grade, self.odds[:count])
 
 
 class Drafter(Protocol):

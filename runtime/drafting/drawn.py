@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Protocol
 
-from branchpoint.constrained.mask import allocate
+from branchpoint.constrained.grammar import MaskRow, Matcher
+from branchpoint.constrained.mask import allocate, forbid
 from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.walk import renew_matcher
-from branchpoint.runtime.plan import RowResult, TokenMask
+from branchpoint.runtime.plan import Odds, RowResult, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["DrawnDrafter", "GuessSource"]
@@ -34,18 +35,24 @@ class GuessSource(Protocol):
 
 
 class DrawnDrafter:
-    """Guesses with `source`, over a vocabulary of `size` tokens of which `ends` end an output. See `Drafter`."""
+    """Guesses with `source`, over a vocabulary of `size` tokens of which `ends` end an output. See `Drafter`.
 
-    def __init__(self, name: str, source: GuessSource, size: int, ends: frozenset[int]) -> None:
+    With `rejected` the guesses will be verified by rejection. None may be dropped then for what it is, which would change the
+    distribution of what comes of it: tokens that nobody guesses behind aren't drawn.
+    """
+
+    def __init__(self, name: str, source: GuessSource, size: int, ends: frozenset[int], *, rejected: bool = False) -> None:
         self.name = name
         self._source = source
         self._size = size
         self._ends = ends
+        self._rejected = rejected
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         """See `Drafter`. Matchers are moved along the guesses, and back."""
         shadows = self._source.ready(wanted)
         guesses: dict[Sequence, list[int]] = {sequence: [] for sequence in shadows}
+        odds: dict[Sequence, list[Odds]] = {sequence: [] for sequence in shadows}
         going = list(shadows)
         try:
             while going:
@@ -56,12 +63,14 @@ class DrawnDrafter:
                         continue
                     guesses[sequence].append(row.token)
                     shadows[sequence].tokens.append(row.token)
+                    if row.odds is not None:
+                        odds[sequence].append(row.odds)
                     if len(guesses[sequence]) == wanted[sequence]:
                         going.remove(sequence)
         finally:
             for sequence, tokens in guesses.items():
                 _go_back(sequence, len(tokens))
-        return {sequence: Proposal(tuple(tokens)) for sequence, tokens in guesses.items() if tokens}
+        return {sequence: Proposal(tuple(tokens), 0, tuple(odds[sequence])) for sequence, tokens in guesses.items() if tokens}
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """See `Drafter`."""
@@ -72,19 +81,16 @@ class DrawnDrafter:
         self._source.close()
 
     def _masks(self, sequences: Many[Sequence]) -> TokenMask | None:
-        """What the grammars allow where they stand now, a row for each sequence; None where there is no grammar."""
-        if all(sequence.matcher is None for sequence in sequences):
+        """What may be guessed where the sequences stand now, a row for each; None where that is everything."""
+        if not self._rejected and all(sequence.matcher is None for sequence in sequences):
             return None
         rows = allocate(len(sequences), self._size)
         rows[:] = -1
         for row, sequence in zip(rows, sequences, strict=True):
-            if sequence.matcher is None:
-                continue
-            try:
-                sequence.matcher.fill(row)
-            except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
-                row[:] = -1
-                renew_matcher(sequence)
+            if sequence.matcher is not None:
+                _fill(row, sequence, sequence.matcher)
+            if self._rejected:
+                forbid(row, [*self._ends, *sequence.sampling.stop_token_ids])
         return rows
 
     def _goes_on(self, sequence: Sequence, token: int) -> bool:
@@ -98,6 +104,15 @@ class DrawnDrafter:
         except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
             renew_matcher(sequence)
             return False
+
+
+def _fill(row: MaskRow, sequence: Sequence, matcher: Matcher) -> None:
+    """What the grammar of `sequence` allows where its matcher stands."""
+    try:
+        matcher.fill(row)
+    except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
+        row[:] = -1
+        renew_matcher(sequence)
 
 
 def _go_back(sequence: Sequence, count: int) -> None:

@@ -16,18 +16,24 @@ from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["ModelSource", "catch_up", "shadow_of"]
 
+OWN_NOISE = 0x1F83D9ABFB41BD6B
+
 
 class ModelSource:
     """Draws with `runner`, whose context holds `context_length` tokens. See `GuessSource`.
 
-    A call computes at most `max_tokens` tokens to catch up; nothing is proposed for a sequence that lacks more.
+    A call computes at most `max_tokens` tokens to catch up; nothing is proposed for a sequence that lacks more. With `own_noise`
+    guesses are independent of what the sequence draws, for verification by rejection.
     """
 
-    def __init__(self, runner: Runner, context_length: int, max_tokens: int, *, share: bool = True) -> None:
+    def __init__(
+        self, runner: Runner, context_length: int, max_tokens: int, *, share: bool = True, own_noise: bool = False
+    ) -> None:
         self._runner = runner
         self._context = context_length
         self._max_tokens = max_tokens
         self._cache = KVCache(runner.num_pages, runner.page_size, enabled=share)
+        self._own_noise = own_noise
         self._shadows: OrderedDict[Sequence, Sequence] = OrderedDict()  # the one asked for longest ago first
 
     def ready(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Sequence]:
@@ -77,7 +83,7 @@ class ModelSource:
         for sequence, count in wanted.items():
             if sequence.num_tokens + count - 1 > self._context:
                 continue
-            shadow = self._shadows.setdefault(sequence, shadow_of(sequence))
+            shadow = self._shadows.setdefault(sequence, shadow_of(sequence, own_noise=self._own_noise))
             self._shadows.move_to_end(sequence)
             catch_up(shadow, sequence)
             if self._make_room(shadow, count, wanted):
@@ -126,11 +132,12 @@ class ModelSource:
         self._cache.forget(shadow)
 
 
-def shadow_of(sequence: Sequence) -> Sequence:
-    """A sequence that draws as `sequence` does, and of which no log-probabilities are asked."""
+def shadow_of(sequence: Sequence, *, own_noise: bool) -> Sequence:
+    """A sequence that draws as `sequence` does, or with noise of its own; no log-probabilities are asked of it."""
     sampling = msgspec.structs.replace(sequence.sampling, logprobs=None, prompt_logprobs=None, prompt_logprobs_start=0)
+    seed = sequence.seed ^ OWN_NOISE if own_noise else sequence.seed
     tokens, prompt = list(sequence.tokens), sequence.num_prompt
-    shadow = Sequence(sequence.call_id, sequence.index, tokens, prompt, sampling, sequence.seed, sequence.namespace)
+    shadow = Sequence(sequence.call_id, sequence.index, tokens, prompt, sampling, seed, sequence.namespace)
     shadow.next_row = shadow.num_tokens - 1
     return shadow
 

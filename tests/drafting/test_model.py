@@ -152,9 +152,10 @@ def write_config(folder: Path, **changes: object) -> str:
 
 @contextmanager
 def pair(draft_model: str, **options: object) -> Iterator[LoadedEngine]:
-    given = {"model": "dummy:llama", "num_pages": 64, "threads": 1, "seed": 1, "cpu_weights": "float32", **options}
+    given = {"model": "dummy:llama", "num_pages": 64, "threads": 1, "seed": 1, "cpu_weights": "float32"}
     if draft_model:
         given |= {"drafters": ("model",), "draft_model": draft_model, "draft_adaptive": False}
+    given |= options
     loaded = build_engine(EngineConfig(**given))  # type: ignore[arg-type]
     try:
         yield loaded

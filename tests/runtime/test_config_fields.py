@@ -269,6 +269,19 @@ def check_draft_model() -> None:
             config(**wrong)
 
 
+def check_draft_verify() -> None:
+    pair = {"drafters": ("model",), "draft_model": "dummy:llama", "draft_adaptive": False}
+    texts = []
+    for verify in ("exact", "rejection"):
+        with built(draft_verify=verify, **pair) as loaded:
+            texts.append(said(loaded, temperature=1.0, seed=3))
+            (counts,) = loaded.engine.stats().drafters
+            assert counts.drafted == counts.accepted > 0  # equal models: every guess stands by either rule
+    assert texts[0] != texts[1], "guesses that are to be rejected have noise of their own"
+    with pytest.raises(InvalidRequest, match="it needs the drafter 'model'"):
+        config(draft_verify="rejection", drafters=("suffix",))
+
+
 def check_draft_tokens() -> None:
     steps = {most: drafted(drafters=("radix",), draft_tokens=most)[2] for most in (1, 3, 23)}
     assert steps == {1: 12, 3: 6, 23: 1}
