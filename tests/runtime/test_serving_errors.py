@@ -233,7 +233,7 @@ async def test_keys(site: Site) -> None:
     async with open_site(api_keys=("one", "two")) as guarded:
         for headers in ({}, {"authorization": "Bearer three"}, {"authorization": "one"}, {"authorization": "Basic one"}):
             for path in ("/v1/models", "/tokenize", "/generate", "/flush_cache", "/v1/chat/completions", "/nowhere", "//health"):
-                response = await guarded.http.get(path, headers=headers)
+                response = await guarded.http.get(f"http://server{path}", headers=headers)
                 refusal(response, 401)
                 assert response.headers["www-authenticate"] == "Bearer"
         assert (await guarded.http.get("/health")).status_code == 200
