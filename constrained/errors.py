@@ -57,11 +57,6 @@ class UnsupportedKeyword(GrammarError):
         super().__init__(f"The schema keyword {keyword!r} at {pointer or '/'} is not supported here: {reason}")
         self.keyword = keyword
         self.pointer = pointer
-        self._reason = reason
-
-    def __reduce__(self) -> tuple[type["UnsupportedKeyword"], tuple[str, str, str]]:
-        """Made again from what it was made of, in the process that asked (see `sandbox.py`)."""
-        return UnsupportedKeyword, (self.keyword, self.pointer, self._reason)
 
 
 class EmptyLanguage(GrammarError):

@@ -176,6 +176,8 @@ async def _collect(
 
 def _take(event: Event, samples: list[Sample]) -> Completed | None:
     match event:
+        case Delta() | SampleFinished() if not 0 <= event.index < len(samples):
+            raise BackendError(f"The backend gave sample {event.index}; {len(samples)} were asked for.")
         case Delta():
             samples[event.index].deltas.append(event)
         case SampleFinished():

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from branchpoint.lang.budget import Budget
-from branchpoint.lang.errors import ProgramError
+from branchpoint.lang.errors import ProgramError, ProgramMistake
 from branchpoint.lang.ledger import Failure, Pending, Place
 from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.report import Record
@@ -48,12 +48,16 @@ class RunContext:
         self._requests = itertools.count(1)
         self.cancelled = False
         self.closed = False
+        self.failed_with: BaseException | None = None
         self._open: set[Pending] = set()
         self._failures: list[Failure] = []
         self._settled: list[Pending] = []
         self._states: list[State] = []
         self._watched: list[tuple[bool, Future[None]]] = []
         executor.join(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise ProgramMistake("A run and its states can't be pickled or copied; take the values out, or run.save(path).")
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -173,10 +177,11 @@ class RunContext:
         """Abort one call; its state fails."""
         self.executor.stop([entry])
 
-    def close(self) -> None:
-        """Let nothing more be added, and abort what is still open."""
+    def close(self, error: BaseException | None) -> None:
+        """Let nothing more be added, and abort what is still open; `error` is what the run ends with."""
         with self.lock:
             self.closed = True
+            self.failed_with = error
             is_open = bool(self._open)
         if is_open:
             self.cancel()

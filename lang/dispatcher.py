@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from branchpoint.lang.errors import BackendError, ProgramMistake
 
@@ -38,6 +38,9 @@ class Dispatcher:
         self._holds = 0
         self._closed = False
 
+    def __reduce__(self) -> NoReturn:
+        raise ProgramMistake("A backend that has been used can't be pickled or copied; make one in each process.")
+
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Keep the thread running."""
@@ -54,9 +57,17 @@ class Dispatcher:
             if self._closed:
                 raise BackendError("The backend is closed; make a new one for another run.")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop.run_forever, name="branchpoint-dispatcher", daemon=True)
+                self._thread = threading.Thread(target=self._serve, name="branchpoint-dispatcher", daemon=True)
                 self._thread.start()
             self._holds += 1
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # out of one call's task, which has it, too: the loop is there for the others
+                continue
+            return
 
     def release(self) -> None:
         """End a hold; the last one ends the thread."""

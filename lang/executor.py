@@ -132,7 +132,7 @@ class Executor:
             else:
                 why = _end_of(context) if context.cancelled else "nobody reads it, or the backend was closed"
                 self._abort(entry, why)
-        except Exception as error:  # noqa: BLE001  # the boundary to backends: whatever they raise becomes this call's failure
+        except BaseException as error:  # noqa: BLE001  # the boundary to backends: what they raise fails this call, and ends no loop
             _lose(entry, begin, error)
             context.settle(entry, Failure(entry, error))
         else:
@@ -207,11 +207,15 @@ def _lose(entry: Pending, begin: float, error: BaseException) -> None:
 
 
 def _end_of(context: RunContext) -> str:
-    return "the run ended" if context.closed else "the run was cancelled"
+    if not context.closed:
+        return "the run was cancelled"
+    error = context.failed_with
+    return "the run ended" if error is None else f"the run ended with {type(error).__name__}: {error}"
 
 
 async def _copy(state: "State") -> None:
     branches = state.place.context.branches
-    async for piece in follow(state.log):
-        if branches is not None:
-            branches.put((state.branch, piece))
+    with contextlib.suppress(BaseException):  # the run tells what it ended with; SystemExit would end the loop, too
+        async for piece in follow(state.log):
+            if branches is not None:
+                branches.put((state.branch, piece))

@@ -41,6 +41,10 @@ class Expr:
     def __radd__(self, other: str) -> "Join":
         return _join(other, self)
 
+    def __format__(self, spec: str) -> str:
+        """Refused: the prompt would hold the expression's name for ever, and nothing would be generated."""
+        raise ProgramMistake(f'{self!r} isn\'t text yet. Write "..." + gen(...) instead of f"...{{gen(...)}}"; {{x!r}} shows it.')
+
 
 @dataclass(frozen=True, slots=True)
 class Literal(Expr):

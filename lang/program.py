@@ -5,6 +5,7 @@
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, cast, overload
@@ -52,12 +53,27 @@ class Program(Generic[R]):
         if not parameters or parameters[0].kind not in positional:
             name = getattr(function, "__name__", "it")
             raise ProgramMistake(f"A program is a function whose first parameter is its state; write def {name}(s, ...).")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ProgramMistake(
+                "A program returns its value, this one yields; run(..., stream=True) reads what comes as it comes."
+            )
         functools.update_wrapper(self, function)
         self._function = function
         self._defaults = dict(defaults or {})
+        self._first = parameters[0].name
         self._signature = inspect.Signature(parameters[1:])
         self.asynchronous = inspect.iscoroutinefunction(function)
         self.name: str = getattr(function, "__name__", "program")
+
+    def __get__(self, instance: object, owner: type | None = None) -> "Program[R]":
+        """A method is a program of its object, as with functions. What isn't one, but lies in a class, stays what it is."""
+        if instance is None or self._first != "self":
+            return self
+        return Program(types.MethodType(self._function, instance), self._defaults)
+
+    def __reduce__(self) -> str:
+        """Pickled by name, as functions are."""
+        return getattr(self._function, "__qualname__", self.name)
 
     @property
     def origin(self) -> Origin:

@@ -103,7 +103,7 @@ class _Session:
 
     def finish(self, error: BaseException | None) -> None:
         """Abort what is open, wait until it is gone, and end the streams."""
-        self.context.close()
+        self.context.close(error)
         self.context.watch(stops_early=False).result()
         if is_ending(self.executor.backend):
             with suppress(Exception):  # of the backend alone: the run has its outcome whatever it says of the end

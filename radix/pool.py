@@ -11,7 +11,7 @@ from branchpoint.errors import BranchpointError
 __all__ = ["BlockPool", "OutOfPages"]
 
 
-class OutOfPages(BranchpointError, MemoryError):
+class OutOfPages(MemoryError, BranchpointError):
     """More pages were asked for than are free. Nothing was taken; evict or preempt, then ask again."""
 
     def __init__(self, asked: int, free: int, total: int) -> None:

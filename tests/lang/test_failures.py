@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import branchpoint as bp
 from branchpoint.lang.backends.base import GenerateRequest
 from branchpoint.lang.backends.fake import Reply, prompt_text
 from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.messages import Delta, Event
 
 
 def run(body: Any, backend: bp.Backend, **options: Any) -> Any:
@@ -309,3 +311,54 @@ def test_s11_a_run_can_be_cancelled() -> None:
     with pytest.raises(bp.ProgramError, match="aborted"):
         result.wait()
     assert fake.aborted
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
+def test_s11_whatever_ends_a_streamed_program_reaches_its_readers_and_ends_no_loop(kind: type[BaseException]) -> None:
+    def body(s: bp.State) -> None:
+        s += bp.gen("x")
+        s.sync()
+        raise kind("mine")
+
+    fake = bp.Fake("v")
+    run = bp.function(body).stream(backend=fake)
+    with pytest.raises(kind, match="mine"):
+        run.wait()
+    with pytest.raises(kind, match="mine"):
+        list(run.branches_iter())
+    assert bp.function(lambda s: s.__iadd__(bp.gen("x")) and None).run(backend=fake)["x"] == "v"
+
+
+def test_s11_a_call_that_is_aborted_with_its_run_says_what_the_run_ended_with() -> None:
+    def body(s: bp.State) -> None:
+        s += bp.gen("x")
+        raise LookupError("mine")
+
+    run = bp.function(body).stream(backend=bp.Fake(Reply("v", delay=60.0)))
+    with pytest.raises(bp.ProgramError, match="the run ended with LookupError: mine"):
+        list(run.text_iter("x"))
+
+
+@pytest.mark.parametrize("place", ["pick", "method", "backend"])
+def test_s11_user_code_in_the_loop_that_exits_fails_its_call_alone(place: str) -> None:
+    def leave(*given: object) -> Any:
+        raise SystemExit("mine")
+
+    calls = {
+        "pick": bp.gen("x", n=2, pick=leave),
+        "method": bp.select("x", ["a", "b"], choices_method=leave),
+        "backend": bp.gen("x"),
+    }
+    fake = bp.Fake(leave if place == "backend" else "v")
+    with pytest.raises(bp.ProgramError, match="mine"):
+        bp.function(lambda s: s.__iadd__("Q" + calls[place]) and None).run(backend=fake)
+    assert bp.function(lambda s: s.__iadd__("Q" + bp.select("x", ["a"])) and None).run(backend=fake)["x"] == "a"
+
+
+def test_s11_a_backend_that_gives_a_sample_too_many_is_told() -> None:
+    class Wrong(bp.Fake):
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+            yield Delta(request.id, 5, "a")
+
+    with pytest.raises(bp.ProgramError, match="gave sample 5; 1 were asked for"):
+        bp.function(lambda s: s.__iadd__(bp.gen("x")) and None).run(backend=Wrong())

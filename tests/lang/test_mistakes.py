@@ -1,7 +1,9 @@
 """Bad input of every kind: refused on the line that is wrong, by our own errors, which say what to write instead."""
 
+import copy
+import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -86,3 +88,65 @@ def test_a_closed_backend_leaves_no_thread_of_its_loop() -> None:
         if thread.name.startswith(("branchpoint-", "asyncio")):
             thread.join(10)
             assert not thread.is_alive(), thread.name
+
+
+def test_a_program_that_yields_is_refused_where_it_is_made() -> None:
+    def generator(s: bp.State) -> Iterator[str]:
+        s += bp.gen("x")
+        yield s["x"]
+
+    async def asynchronous(s: bp.State) -> AsyncIterator[str]:
+        s += bp.gen("x")
+        yield await s.aget("x")
+
+    for function in (generator, asynchronous):
+        with pytest.raises(bp.ProgramMistake, match="stream=True"):
+            bp.function(function)
+
+
+def test_an_expression_in_an_f_string_is_refused_on_its_line() -> None:
+    @bp.function
+    def program(s: bp.State) -> None:
+        s += f"Hello {bp.gen('x')}"
+
+    with pytest.raises(bp.ProgramMistake, match="isn't text yet"):
+        program.run(backend=bp.Fake("v"))
+    assert "'x'" in f"{bp.gen('x')!r}"
+
+
+@bp.function
+def pickled(s: bp.State, word: str = "w") -> str:
+    s += word + bp.gen("x")
+    return s["x"]
+
+
+def test_programs_and_unused_backends_go_to_other_processes_and_runs_say_that_they_dont() -> None:
+    again = pickle.loads(pickle.dumps(pickled))
+    backend = pickle.loads(pickle.dumps(bp.Fake("v")))
+    run = again.run(backend=backend)
+    assert again is pickled and run.value == "v"
+    for given in (run, run.state):
+        for action in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(bp.ProgramMistake, match=r"run\.save"):
+                action(given)
+    with pytest.raises(bp.ProgramMistake, match="one in each process"):
+        pickle.dumps(backend)
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @bp.function
+    def greet(self, s: bp.State, who: str = "you") -> str:
+        s += f"{self.name} greets {who}" + bp.gen("x")
+        return s.text()
+
+    greeting = pickled
+
+
+def test_a_method_is_a_program_of_its_object() -> None:
+    shop = Shop("Ada's")
+    assert shop.greet.run(who="me", backend=bp.Fake("!")).value == "Ada's greets me!"
+    assert [run.value for run in shop.greet.run_batch([{"who": "a"}, {}], backend=bp.Fake("!"))][1] == "Ada's greets you!"
+    assert shop.greeting is pickled
