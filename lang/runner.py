@@ -107,7 +107,7 @@ class _Session:
         self.context.watch(stops_early=False).result()
         if is_ending(self.executor.backend):
             with suppress(Exception):  # of the backend alone: the run has its outcome whatever it says of the end
-                self.executor.backend.end_program(self.context.id)
+                self.executor.backend.end_program(self.context.id, self.context.namespace)
         self._end = time.perf_counter()
         self.context.end(error)
         if (branches := self.context.branches) is not None:

@@ -35,7 +35,7 @@ class GatewayClient:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
         self._spaces = dict[str, tuple[Caller, str]]()
-        self._programs = dict[str, Caller]()  # of runs that have made a call
+        self._programs = dict[str, tuple[Caller, str]]()  # of runs that have made a call
         self._tasks = dict[str, asyncio.Task[None]]()
         self.info: ModelInfo = gateway.loaded.info
 
@@ -73,7 +73,7 @@ class GatewayClient:
     async def _carry(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
         caller, salt = self._spaces[call.namespace]
         if call.hints.program:
-            self._programs[call.hints.program] = caller
+            self._programs[call.hints.program] = (caller, salt)
         own = msgspec.structs.replace(call, namespace=salt)
         try:
             record = RequestRecord(call.id, PROGRAMS_PATH, caller.name, True, "", (own,))
@@ -90,16 +90,17 @@ class GatewayClient:
         finally:
             self._tasks.pop(call.id, None)
 
-    def end_program(self, program: str) -> None:
-        """A run is over, in its caller's own names for programs. Never raises: the run still has to tell what it came to."""
+    def end_program(self, program: str, namespace: str = "") -> None:
+        """A run is over, in its caller's namespace. Never raises: the run still has to tell what it came to."""
         with contextlib.suppress(RuntimeError):  # as in `abort`
             self._loop.call_soon_threadsafe(self._end, program)
 
     def _end(self, program: str) -> None:
-        caller = self._programs.pop(program, None)
-        if caller is not None:
+        known = self._programs.pop(program, None)
+        if known is not None:
+            caller, salt = known
             with contextlib.suppress(ApiError):  # no engine serves, perhaps until another begins with an empty cache
-                self._gateway.loaded.engine.end_program(caller.space(program))
+                self._gateway.loaded.engine.end_program(program, caller.space(salt))
 
     def stats(self) -> "Future[EngineStats]":
         """See the engine's own client."""

@@ -6,6 +6,7 @@ Between `tree.py`, which says what is wanted, and the pools, which count pages a
 
 from collections.abc import Iterator, Sequence
 
+from branchpoint.radix.awaited import AwaitedPages
 from branchpoint.radix.handle import HostStretch
 from branchpoint.radix.hints import Standing
 from branchpoint.radix.host import HostTier
@@ -26,8 +27,14 @@ class Branches:
         self.size = pool.page_size
         self.roots: dict[str, Node] = {}
         self.names: dict[Node, str] = {}
-        self.queue = EvictionQueue(lambda node: 0 if node.children else len(node.pages))
-        self.host_queue = EvictionQueue(lambda node: len(node.slots) if node.is_leaf else 0)
+        self.queue = EvictionQueue(
+            lambda node: 0 if node.children else len(node.pages),
+            AwaitedPages(lambda node: len(node.pages), lambda node: bool(node.pages) and pool.references(node.pages[-1]) > 1),
+        )
+        self.host_queue = EvictionQueue(
+            lambda node: len(node.slots) if node.is_leaf else 0,
+            AwaitedPages(lambda node: len(node.slots), lambda node: False),  # a slot in use isn't free either
+        )
         self.num_tokens = 0
 
     def root(self, namespace: str) -> Node:
@@ -79,9 +86,9 @@ class Branches:
 
     def num_awaited(self, standing: Standing, now: float) -> int:
         """Pages awaited with more than this standing that would be lost if they left the device."""
-        awaited = self.queue.awaited(now, standing)
+        awaited = self.queue.awaited.above(standing, now)
         if awaited and self.host is not None:
-            awaited -= self.host.pool.num_pages - self.host_queue.awaited(now)
+            awaited -= self.host.pool.num_pages - self.host_queue.awaited.above(None, now)
         return max(0, awaited)
 
     def nodes(self, namespace: str | None = None) -> Iterator[tuple[str, Node]]:
@@ -99,17 +106,21 @@ class Branches:
         node.last_used = now
         if node.busy_until:
             node.busy_until = 0.0
-            self.queue.again(node, now)
-            self.host_queue.again(node, now)
+            self.again(node, now)
         self.queue.used(node)
         self.host_queue.used(node)
+
+    def again(self, node: Node, now: float) -> None:
+        """What was said about `node`, or what it has, has changed: let both queues know."""
+        self.queue.again(node, now)
+        self.host_queue.again(node, now)
 
     def split(self, node: Node, offset: int, now: float) -> Node:
         """Cut the edge of `node` in two; returns the upper part, which has no hints."""
         upper = node.split(offset, self.size)
         self.queue.push(upper, now)
         if node.hint is not None:
-            self.queue.again(node, now)  # it has fewer pages now
+            self.again(node, now)  # it has fewer pages now
         return upper
 
     def join(self, path: list[Node], now: float) -> list[Node]:
@@ -125,7 +136,10 @@ class Branches:
                 upper.append(node)
                 continue
             if upper:
-                self._absorb(node, upper, now)
+                node.absorb(upper)
+                for gone in upper:
+                    self._unqueue(gone)
+                self._settle(node, now)
                 upper = []
             joined.append(node)
         return joined
@@ -144,6 +158,8 @@ class Branches:
                 node.pages += fresh
                 host.pool.uncache(node.slots[: len(fresh)])
                 del node.slots[: len(fresh)]
+                if node.hint is not None:
+                    self.again(node, now)
         self._rewarm(path)
         last, _ = self.warm_part(path, length)
         if last:
@@ -160,10 +176,11 @@ class Branches:
         was_leaf = above.is_leaf and bool(path)
         if was_leaf and above.end % self.size:  # the leaf's first page is the same page grown, or a copy that was written on
             if above.slots:
-                assert self.host is not None, "slots without a host tier"
-                self.host.pool.uncache((above.slots.pop(),))
+                self._drop_slots((above.slots.pop(),))
             else:
                 self.pool.uncache((above.pages.pop(),))
+            if above.hint is not None:
+                self.again(above, now)
         self.pool.cache(leaf.pages)
         self.num_tokens += len(leaf.tokens)
         if was_leaf and extend and not above.slots:
@@ -191,7 +208,7 @@ class Branches:
         self._drop_slots(slots)
         del node.slots[len(node.slots) - len(slots) :]
         node.cut = True
-        self.queue.again(node, now)
+        self.queue.again(node, now)  # begun to be cut, it goes before others
         self._settle(node, now)
         return self.pool.uncache(pages)
 
@@ -220,12 +237,6 @@ class Branches:
         self.num_tokens = 0
         return freed
 
-    def _absorb(self, node: Node, upper: list[Node], now: float) -> None:
-        node.absorb(upper)
-        for gone in upper:
-            self._unqueue(gone)
-        self._settle(node, now)
-
     def _rewarm(self, path: list[Node]) -> None:
         """Nodes of `path` may have become warm: stand them where they belong, from the end up."""
         if self.host is not None:
@@ -234,6 +245,8 @@ class Branches:
 
     def _settle(self, node: Node, now: float) -> None:
         """`node` has lost pages or children: enter it where it can be taken next, and let what is cold now stand as cold."""
+        if node.hint is not None:
+            self.again(node, now)
         self.host_queue.push(node, now)
         while node.parent is not None and not node.children:
             if node.pages:
@@ -268,11 +281,9 @@ class Branches:
                 del self.roots[self.names.pop(parent)]
             elif leaf.start % self.size:
                 if pages:
-                    parent.pages.append(pages[0])
-                    pages = pages[1:]
+                    parent.pages.append(pages.pop(0))
                 else:
-                    parent.slots.append(slots[0])
-                    slots = slots[1:]
+                    parent.slots.append(slots.pop(0))
         self._settle(parent, now)
         self._drop_slots(slots)
         return self.pool.uncache(pages)

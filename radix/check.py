@@ -25,8 +25,8 @@ def check_balance(pool: BlockPool, held: Iterable[int]) -> None:
     assert total == pool.num_pages, f"free + tree + held is {total}, the pool has {pool.num_pages} pages"
 
 
-def check_tree(branches: Branches) -> None:
-    """Hold every node against the rules in `node.py`, and the tree's totals against the pools'."""
+def check_tree(branches: Branches, now: float) -> None:
+    """Hold every node against the rules in `node.py`, the tree's totals against the pools', and what is awaited `now`."""
     tokens, pages, slots = 0, list[int](), list[int]()
     for namespace, node in branches.nodes():
         _check_node(branches, node, f"node [{node.start}, {node.end}) in {namespace!r}")
@@ -38,6 +38,9 @@ def check_tree(branches: Branches) -> None:
     assert branches.host or not slots, "slots without a host tier"
     if branches.host:
         _check_owned(slots, branches.host.pool, "slot")
+    nodes = [node for _, node in branches.nodes()]
+    branches.queue.awaited.check(nodes, now)
+    branches.host_queue.awaited.check(nodes, now)
     assert list(branches.names) == list(branches.roots.values()), "roots and their names differ"
     for root in branches.roots.values():
         assert not root.is_leaf and not root.pages and not root.slots, "a namespace is kept without prefixes"

@@ -66,6 +66,19 @@ class Node:
         """Whether nothing lies below, in either tier."""
         return not self.children and not self.cold
 
+    def priority_at(self, now: float) -> int:
+        """The priority that holds now."""
+        return self.hint.priority(self.priority, now) if self.hint else self.priority
+
+    def path_tokens(self) -> list[int]:
+        """All tokens from the root to the end of this node."""
+        parts: list[array[int]] = []
+        node: Node | None = self
+        while node is not None:
+            parts.append(node.tokens)
+            node = node.parent
+        return [token for part in reversed(parts) for token in part]
+
     def device_end(self, page_size: int) -> int:
         """The position up to which pages on the device hold this warm node's path."""
         if self.slots:

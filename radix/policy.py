@@ -39,20 +39,21 @@ def rank(node: Node, now: float) -> Rank:
 
 
 class EvictionQueue:
-    """Nodes of which eviction can take `num_due` pages, ready to be taken in the order in which they should go.
+    """Nodes of which eviction can take `num_due` pages, ready to be taken in the order in which they should go. Keeps `awaited`
+    up to date, which knows inner nodes too.
 
     Most are in a list by last use, where entering, using and taking cost the same however many there are. What ranks otherwise,
     or is entered late, is in a heap. A node of which nothing can be taken any longer is left out when it comes up; who makes it
     due again pushes it again.
     """
 
-    def __init__(self, num_due: Callable[[Node], int]) -> None:
+    def __init__(self, num_due: Callable[[Node], int], awaited: AwaitedPages) -> None:
+        self.awaited = awaited
         self._num_due = num_due
         self._by_use: OrderedDict[Node, None] = OrderedDict()  # plain ones of priority 0, by `last_used`
         self._heap: list[tuple[Rank, int, Node]] = []
         self._timers: list[tuple[float, int, Node]] = []  # when a hint ends and its node falls back
         self._tickets: dict[Node, int] = {}  # of nodes in the heap; entries with another ticket are stale
-        self._awaited = AwaitedPages()
         self._count = count()
 
     def __len__(self) -> int:
@@ -72,21 +73,17 @@ class EvictionQueue:
             self._by_use.move_to_end(node)
 
     def again(self, node: Node, now: float) -> None:
-        """What was said about `node` has changed: move it, if it is entered."""
+        """What was said about `node`, or what it has, has changed: move it, if it is entered."""
         if node in self:
-            self.discard(node)
+            self._take(node)
             self._enter(node, now)
+        else:
+            self.awaited.note(node, now)
 
     def discard(self, node: Node) -> None:
         """`node` leaves the tree."""
-        self._by_use.pop(node, None)
-        self._tickets.pop(node, None)
-        self._awaited.drop(node)
-
-    def awaited(self, now: float, standing: Standing | None = None) -> int:
-        """How many pages are awaited, with more than this standing if one is given."""
-        self._let_expire(now)
-        return self._awaited.above(standing)
+        self._take(node)
+        self.awaited.drop(node)
 
     def pop(self, now: float, limit: Rank | None = None) -> Node | None:
         """Take the node that should go first; None when there is none, or it ranks behind `limit`."""
@@ -98,7 +95,7 @@ class EvictionQueue:
             place, first = top[0], top[2]
         if first is None or (limit is not None and place is not None and place > limit):
             return None
-        self.discard(first)
+        self._take(first)
         return first
 
     def clear(self) -> None:
@@ -107,7 +104,11 @@ class EvictionQueue:
         self._heap.clear()
         self._timers.clear()
         self._tickets.clear()
-        self._awaited.clear()
+        self.awaited.clear()
+
+    def _take(self, node: Node) -> None:
+        self._by_use.pop(node, None)
+        self._tickets.pop(node, None)
 
     def _let_expire(self, now: float) -> None:
         """Put nodes whose hints have ended where they belong without."""
@@ -135,23 +136,19 @@ class EvictionQueue:
                     heapq.heappop(self._heap)
                     self._enter(node, now)
                     continue
-                self.discard(node)
+                self._take(node)
             heapq.heappop(self._heap)
         return None
 
     def _enter(self, node: Node, now: float) -> None:
+        self.awaited.note(node, now)
         busy = node.busy_until > now
         if node.hint is None and not node.cut and not busy and node.priority == 0:
             last = next(reversed(self._by_use), None)
             if last is None or last.last_used <= node.last_used:
                 self._tickets.pop(node, None)
-                self._awaited.drop(node)
                 self._by_use[node] = None
                 return
-        if node.hint is not None and node.hint.is_awaited(now):
-            self._awaited.put(node, node.hint.standing, self._num_due(node))
-        else:
-            self._awaited.drop(node)
         ticket = self._tickets[node] = next(self._count)
         heapq.heappush(self._heap, (rank(node, now), ticket, node))
         change = node.busy_until if busy else node.hint.changes(now) if node.hint else None

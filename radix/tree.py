@@ -174,31 +174,33 @@ class RadixTree:
 
         Until then it goes after others of its priority, and of those that are awaited after all of lower standing; each match
         that reaches its end counts as one return, and what doesn't return within 3 `seconds` and `GRACE_SECONDS` is no longer
-        waited for. `uses=0` takes it back. Returns the tokens covered.
+        waited for. `uses=0` takes back what was said with this standing. Returns the tokens covered.
         """
         now = self._clock()
-        node = self._end(key, now)
+        node = self._end(key, now) if uses > 0 else self._forgone(key, standing, now)
         if node is None:
             return 0
-        node.hint = node.hint or Hint()
-        node.hint.expect(now, min(max(seconds, 0.0), MAX_SECONDS / 3), uses, standing)
-        covered = node.end if uses > 0 else 0
+        if uses > 0:
+            node.hint = node.hint or Hint()
+            node.hint.expect(now, min(max(seconds, 0.0), MAX_SECONDS / 3), uses, standing)
         self._weigh(node, now)
-        return covered
+        return node.end if uses > 0 else 0
 
-    def last_use(self, key: PrefixKey) -> int:
-        """Nobody will come back for `key`: evict first what it alone runs through, and don't move it to host memory.
+    def last_use(self, key: PrefixKey, *, standing: Standing = (0, 0)) -> int:
+        """Who has this standing won't come back for `key`: evict first what it alone runs through, and keep it from host memory.
 
-        Does nothing where others share its end. A later match takes it back. Returns the number of tokens covered.
+        Where others await it, nothing changes; where they share its end, it is only awaited no longer. A later match takes it
+        back. Returns the number of tokens covered.
         """
-        path, length = self._branches.walk(key, None)
-        if not path or path[-1].end != length or not path[-1].is_leaf:
+        now = self._clock()
+        node = self._forgone(key, standing, now)
+        if node is None:
             return 0
-        node = path[-1]
-        node.hint = node.hint or Hint()
-        node.hint.last = True
-        self._weigh(node, self._clock())
-        return len(node.tokens)
+        if node.is_leaf:
+            node.hint = node.hint or Hint()
+            node.hint.last = True
+        self._weigh(node, now)
+        return len(node.tokens) if node.is_leaf else 0
 
     def take_swaps(self) -> tuple[Swap, ...]:
         """The copies between the tiers planned since the last call, to be made in this order before the next forward pass.
@@ -227,17 +229,9 @@ class RadixTree:
 
     def recent(self, count: int, namespace: str | None = None) -> list[PrefixKey]:
         """The `count` most recently used of the longest cached prefixes, the oldest first: for `find_lost_reuse`."""
-        leaves = (
-            (node.last_used, -position, name, node) for position, (name, node) in enumerate(self.nodes(namespace)) if node.is_leaf
-        )
-        found: list[PrefixKey] = []
-        for _, _, name, leaf in reversed(heapq.nlargest(count, leaves)):
-            parts, node = [leaf.tokens], leaf.parent
-            while node is not None:
-                parts.append(node.tokens)
-                node = node.parent
-            found.append(PrefixKey(name, [token for part in reversed(parts) for token in part]))
-        return found
+        leaves = [(name, node) for name, node in self.nodes(namespace) if node.is_leaf]
+        latest = heapq.nlargest(count, leaves, key=lambda found: found[1].last_used)
+        return [PrefixKey(name, leaf.path_tokens()) for name, leaf in reversed(latest)]
 
     def dump(self, options: DumpOptions | None = None) -> TreeDump:
         """The tree as what `json.dumps` takes: totals, and a flat list of nodes that name their parents."""
@@ -251,13 +245,13 @@ class RadixTree:
 
     def check(self) -> None:
         """Hold every rule of the structure against the tree and the pools. Raises AssertionError naming the node."""
-        check_tree(self._branches)
+        check_tree(self._branches, self._clock())
 
     def _enter(self, key: PrefixKey, length: int, pages: Sequence[int], priority: int) -> int:
         """Cache the first `length` tokens of `key`, which `pages` hold."""
         size, now, branches = self._pool.page_size, self._clock(), self._branches
         path, start = branches.walk(key, length)
-        if path and start < path[-1].end and (start < length or priority > self._priority(path[-1], now)):
+        if path and start < path[-1].end and (start < length or priority > path[-1].priority_at(now)):
             path[-1] = branches.split(path[-1], start - path[-1].start, now)
         for node in path:
             self._branches.touch(node, now)
@@ -286,12 +280,19 @@ class RadixTree:
             return self._branches.split(path[-1], length - path[-1].start, now)
         return path[-1] if path else None
 
+    def _forgone(self, key: PrefixKey, standing: Standing, now: float) -> Node | None:
+        """The node that ends where the cached part of `key` does, of which `standing` awaits nothing more, nor does another."""
+        path, length = self._branches.walk(key, None)
+        node = path[-1] if path and path[-1].end == length else None
+        hint = node.hint if node else None
+        if hint is not None and hint.is_awaited(now):
+            if hint.standing != standing:
+                return None
+            hint.uses = 0
+        return node
+
     def _weigh(self, node: Node, now: float) -> None:
         """The hints on `node` have changed, or may have ended: drop them if so, and let eviction know."""
         if node.hint is not None and node.hint.is_over(now):
             node.hint = None
-        self._branches.queue.again(node, now)
-        self._branches.host_queue.again(node, now)
-
-    def _priority(self, node: Node, now: float) -> int:
-        return node.hint.priority(node.priority, now) if node.hint else node.priority
+        self._branches.again(node, now)

@@ -35,7 +35,7 @@ class EngineClient(Protocol):
     def abort(self, call_id: str) -> None:
         """End a call at the engine's next step; it gets its `Failed`. Unknown ids are ignored."""
 
-    def end_program(self, program: str) -> None:
+    def end_program(self, program: str, namespace: str = "") -> None:
         """The run of this name (see `Hints.program`) sends no more calls: what it alone has in the cache goes first."""
 
     def stats(self) -> "Future[EngineStats]":

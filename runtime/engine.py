@@ -117,9 +117,9 @@ class Engine:
         if group:
             self._fail(group, RequestAborted("The call was aborted."))
 
-    def end_program(self, program: str) -> None:
-        """No more calls of `program` will come: what it alone has in the cache is the first to go."""
-        self._scheduler.end_program(program)
+    def end_program(self, program: str, namespace: str = "") -> None:
+        """No more calls of `program` in `namespace` will come: what it alone has in the cache is the first to go."""
+        self._scheduler.end_program(program, namespace)
 
     def fail_all(self, error: BranchpointError) -> list[Event]:
         """End every call with `error`; returns all events that are still to be given out."""

@@ -55,7 +55,7 @@ class HostedEngine(Protocol):
     def abort(self, call_id: str) -> None:
         """End a call."""
 
-    def end_program(self, program: str) -> None:
+    def end_program(self, program: str, namespace: str = "") -> None:
         """No more calls of `program` will come."""
 
     def step(self) -> list[Event]:
@@ -123,7 +123,7 @@ def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | ProgramEnd
         engine.abort(command.id)
         return []
     if isinstance(command, ProgramEnded):
-        engine.end_program(command.program)
+        engine.end_program(command.program, command.namespace)
         return []
     if isinstance(command, Ask):
         if command.what == "stats":

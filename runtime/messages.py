@@ -42,10 +42,10 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 class Hints(msgspec.Struct, frozen=True):
     """What the language knows about a call; soft, the scheduler may use or ignore all of it.
 
-    `program` names one run of a program, not its text: calls of one run belong together, until `ProgramEnded` says that no more
-    come. `path` leads to the branch, one of `siblings`. With `returns` the branch goes on where this call ends, after about
-    `return_seconds` (a tool call, a user's turn). `ended` names programs of the same client that have ended since it last called.
-    Raises InvalidRequest where a number makes no sense. A server takes names of up to `MAX_PROGRAM_NAME` characters.
+    `program` names one run of a program, not its text: calls of one run, all in one namespace, belong together, until
+    `ProgramEnded` says that no more come. `path` leads to the branch, one of `siblings`. With `returns` the branch goes on where
+    this call ends, after about `return_seconds` (a tool call, a user's turn). `ended` names programs of the call's namespace that
+    have ended. Raises InvalidRequest where a number makes no sense. A server takes names of up to `MAX_PROGRAM_NAME` characters.
     """
 
     program: str = ""
@@ -121,9 +121,10 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class ProgramEnded(msgspec.Struct, frozen=True, tag="program_ended"):
-    """The run that `Hints.program` names will send no more calls; unknown ones are ignored."""
+    """The run that `Hints.program` names in calls of `namespace` will send no more of them; unknown ones are ignored."""
 
     program: str
+    namespace: str = ""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

@@ -47,8 +47,8 @@ class AdmissionOrder(Protocol):
     def admitted(self, sequence: Sequence) -> int:
         """`sequence`, no longer waiting, has entered the batch. Returns its turn: the lower, the later it is preempted."""
 
-    def ended(self, program: str) -> None:
-        """No call of `program` will come any more."""
+    def ended(self, program: Hashable) -> None:
+        """No call of `program` (see `Sequence.program`) will come any more."""
 
 
 class FirstCome:
@@ -77,7 +77,7 @@ class FirstCome:
         """By arrival, which doesn't depend on others."""
         return sequence.arrival
 
-    def ended(self, program: str) -> None:
+    def ended(self, program: Hashable) -> None:
         """Changes nothing."""
 
 
@@ -158,7 +158,7 @@ class LongestPrefix:
         self._aging.admitted(sequence)
         return sequence.arrival
 
-    def ended(self, program: str) -> None:
+    def ended(self, program: Hashable) -> None:
         """Changes nothing."""
 
     def _key(self, sequence: Sequence, *, first: bool) -> tuple[int, bool, int, int, int]:
@@ -214,12 +214,12 @@ class ProgramFirst:
         self._aging = _Aging()
         self._programs = _Begun()
         self._forks = _Begun()
-        self._waiting: dict[str, dict[Sequence, None]] = {}
+        self._waiting: dict[Hashable, dict[Sequence, None]] = {}
 
     def add(self, sequence: Sequence) -> None:
         """See `AdmissionOrder`."""
         self._aging.add(sequence)
-        together = self._waiting.setdefault(_program(sequence), {})
+        together = self._waiting.setdefault(sequence.program, {})
         together[sequence] = None
         self._queue.put(sequence, self._key(sequence, next(iter(together)).arrival))
 
@@ -227,7 +227,7 @@ class ProgramFirst:
         """See `AdmissionOrder`."""
         self._aging.discard(sequence)
         self._queue.discard(sequence)
-        program = _program(sequence)
+        program = sequence.program
         together = self._waiting.get(program, {})
         together.pop(sequence, None)
         if not together:
@@ -248,12 +248,12 @@ class ProgramFirst:
         """To programs that began earlier; one that is due to nothing."""
         if sequence is self._aging.due_one:
             return None
-        number = self._programs.number(_program(sequence))
+        number = self._programs.number(sequence.program)
         return (sequence.hints.priority, -(self._programs.next if number is None else number))
 
     def admitted(self, sequence: Sequence) -> int:
         """By the age of its program, which has begun now, as has its fork; one that was due goes before all others."""
-        program, was_due = _program(sequence), sequence is self._aging.due_one
+        program, was_due = sequence.program, sequence is self._aging.due_one
         self._aging.admitted(sequence)
         news = self._programs.note(program)
         if self._forks.note((program, sequence.hints.path[:-1])) or news:
@@ -263,13 +263,13 @@ class ProgramFirst:
         assert number is not None, "what was noted just now has a number"
         return FIRST if was_due else number
 
-    def ended(self, program: str) -> None:
+    def ended(self, program: Hashable) -> None:
         """Should another of this name come, it is a new one."""
         self._programs.forget(program)
 
     def _key(self, sequence: Sequence, oldest: int) -> tuple[int, ...]:
         """`oldest` is the arrival of the first call of the program that waits."""
-        program = _program(sequence)
+        program = sequence.program
         age = self._programs.age(program, oldest)
         fork = self._forks.age((program, sequence.hints.path[:-1]), sequence.arrival)
         return (-sequence.hints.priority, *age, *fork, sequence.arrival, sequence.index)
@@ -281,11 +281,6 @@ class ProgramFirst:
         programs.sort(key=lambda calls: -self._cached_tokens(calls[0][1]))
         for _, sequence in chain(*programs, tail):
             yield sequence
-
-
-def _program(sequence: Sequence) -> str:
-    """A call without a program is one of its own."""
-    return sequence.hints.program or f"call {sequence.call_id}"
 
 
 def make_order(policy: Policy, cached_tokens: CachedTokens) -> AdmissionOrder:

@@ -62,9 +62,9 @@ class _Host(ABC):
         """See `EngineClient`."""
         self._send(Abort(call_id))
 
-    def end_program(self, program: str) -> None:
+    def end_program(self, program: str, namespace: str = "") -> None:
         """See `EngineClient`."""
-        self._send(ProgramEnded(program))
+        self._send(ProgramEnded(program, namespace))
 
     def stats(self) -> "Future[EngineStats]":
         """See `EngineClient`."""

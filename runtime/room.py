@@ -14,7 +14,7 @@ from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["HELD_PLANS", "Room"]
 
-HELD_PLANS = 64
+HELD_PLANS = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Let `sequence` wait for admission."""
         for program in sequence.hints.ended:
-            self.end_program(program)
+            self.end_program(program, sequence.namespace)
         sequence.status = Status.WAITING
         self._waiting[sequence] = None
         self._order.add(sequence)
@@ -98,6 +98,7 @@ class Scheduler:
         """`sequence` has ended: give back its pages. With `keep` the tree remembers the KV of all its tokens."""
         if sequence in self._waiting:
             self._leave(sequence)
+            self._programs.gave_up(sequence)
             self._room.forget()
         if sequence in self._running:
             self._running.remove(sequence)
@@ -108,10 +109,10 @@ class Scheduler:
         self.cache.forget(sequence)
         sequence.status = Status.FINISHED
 
-    def end_program(self, program: str) -> None:
-        """`program` will send no more calls: what it alone has in the cache goes first from now on."""
-        self._programs.end(program)
-        self._order.ended(program)
+    def end_program(self, program: str, namespace: str = "") -> None:
+        """`program` of `namespace` will send no more calls: what it alone has in the cache goes first from now on."""
+        self._programs.end((namespace, program))
+        self._order.ended((namespace, program))
         self._room.forget()
 
     def plan(self) -> StepPlan | None:
@@ -281,6 +282,6 @@ def _worth_a_wait(sequence: Sequence, other: Sequence, page_size: int) -> int:
     if other.call_id == sequence.call_id:
         return 1
     hints, others = sequence.hints, other.hints
-    if hints.program and hints.program == others.program and hints.path[:-1] == others.path[:-1]:
+    if sequence.program == other.program and hints.path[:-1] == others.path[:-1]:
         return max(1, page_size // max(1, hints.siblings - 1))
     return page_size

@@ -3,6 +3,7 @@
 Made by the engine at admission, changed only by scheduler and engine, read by runner and sampler.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -105,6 +106,11 @@ class Sequence:
     def in_prefill(self) -> bool:
         """Whether prompt tokens are still without KV."""
         return self.num_computed < self.num_prompt
+
+    @property
+    def program(self) -> Hashable:
+        """The program that it belongs to: a name within its namespace. A call of none is one of its own."""
+        return (self.namespace, self.hints.program) if self.hints.program else self.call_id
 
     @property
     def rank(self) -> tuple[int, int, int]:

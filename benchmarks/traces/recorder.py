@@ -91,9 +91,9 @@ class Recorder:
         """See `EngineClient`."""
         return self._client.stats()
 
-    def end_program(self, program: str) -> None:
+    def end_program(self, program: str, namespace: str = "") -> None:
         """See `EngineClient`."""
-        self._client.end_program(program)
+        self._client.end_program(program, namespace)
 
     def dump_cache(self) -> "Future[CacheDump]":
         """See `EngineClient`."""

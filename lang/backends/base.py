@@ -120,8 +120,8 @@ class Measuring(Protocol):
 class Ending(Protocol):
     """A backend that keeps something for a program while it runs: the cached prefixes of its calls, say."""
 
-    def end_program(self, program: str) -> None:
-        """The run that `Hints.program` names has ended. Called from any thread; must neither block nor raise."""
+    def end_program(self, program: str, namespace: str = "") -> None:
+        """The run that `Hints.program` names in `namespace` has ended. Called from any thread; must neither block nor raise."""
 
 
 class Seeded(Protocol):

@@ -86,9 +86,9 @@ class EngineBackend(Dispatched):
         prompt = await self._aside(segments, lambda: self.tokenizer.prepare(segments, heal=False))
         return len(prompt.tokens), self.client.info.context_length
 
-    def end_program(self, program: str) -> None:
+    def end_program(self, program: str, namespace: str = "") -> None:
         """See `Ending`."""
-        self.client.end_program(program)
+        self.client.end_program(program, namespace)
 
     async def flush_cache(self) -> None:
         """Forget all prefixes that no call uses."""

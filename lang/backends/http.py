@@ -43,7 +43,7 @@ class RuntimeEndpoint(Dispatched):
     def __init__(self, url: str, api_key: str | None = None, **options: Unpack[LinkOptions]) -> None:
         self._connection = Connection(url, headers=bearer(api_key), hint=" Is it a Branchpoint server?", **options)
         self._rendered: OrderedDict[bytes, str] = OrderedDict()
-        self._ended: deque[str] = deque(maxlen=_ENDED)
+        self._ended: deque[tuple[str, str]] = deque(maxlen=_ENDED)  # namespaces and programs
 
     @property
     def url(self) -> str:
@@ -76,12 +76,14 @@ class RuntimeEndpoint(Dispatched):
             raise BackendError(f"{self.url}/generate ended before its last event; the server may have gone.")
         yield terminal
 
-    def end_program(self, program: str) -> None:
-        """See `Ending`. The next request tells the server."""
-        self._ended.append(program)
+    def end_program(self, program: str, namespace: str = "") -> None:
+        """See `Ending`. The next request in `namespace` tells the server."""
+        self._ended.append((namespace, program))
 
     def _common(self, request: GenerateRequest | ScoreRequest) -> dict[str, object]:
-        ended = tuple(self._ended.popleft() for _ in range(len(self._ended)))
+        told = [self._ended.popleft() for _ in range(len(self._ended))]
+        self._ended.extend(one for one in told if one[0] != request.namespace)
+        ended = tuple(program for namespace, program in told if namespace == request.namespace)
         hints = msgspec.structs.replace(request.hints, ended=ended) if ended else request.hints
         return {"segments": request.segments, "hints": hints, "rid": request.id, "cache_salt": request.namespace or None}
 

@@ -43,11 +43,7 @@ class Caller:
 
     def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
         """`call` in this caller's namespace, which the names of programs lie in too: no one ends another's program."""
-        hints = call.hints
-        if self.namespace and (hints.program or hints.ended):
-            program, ended = hints.program and self.space(hints.program), tuple(map(self.space, hints.ended))
-            hints = msgspec.structs.replace(hints, program=program, ended=ended)
-        return msgspec.structs.replace(call, namespace=self.space(call.namespace), hints=hints)
+        return msgspec.structs.replace(call, namespace=self.space(call.namespace))
 
 
 ANYONE = Caller()

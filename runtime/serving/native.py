@@ -50,9 +50,10 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of /branchpoint/end_program: what the calls' `hints.program` was."""
+    """Body of /branchpoint/end_program: what the calls' `hints.program` and `cache_salt` were."""
 
     program: str
+    cache_salt: str | None = None
     model: str | None = None
 
 
@@ -93,10 +94,9 @@ async def end_program(gateway: Gateway, body: Json, request: Request) -> Respons
     """No more calls of this program of the caller's will come; one that is unknown, or has ended, is fine too."""
     fields = as_request(body, EndProgramRequest, Rules())
     gateway.check_model(fields.model)
-    program = fields.program
-    check_program_names(program)
-    gateway.loaded.engine.end_program(caller_of(request.scope).space(program))
-    return json_response({"program": program})
+    check_program_names(fields.program)
+    gateway.loaded.engine.end_program(fields.program, caller_of(request.scope).space(salt_of(fields.cache_salt)))
+    return json_response({"program": fields.program})
 
 
 class _ScoreView:

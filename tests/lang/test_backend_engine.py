@@ -401,8 +401,8 @@ def test_the_engine_learns_when_a_program_has_ended(fake: FakeEngine, around: bp
         s += "a" + bp.gen("x", max_tokens=2)
         s += "b" + bp.gen("y", max_tokens=2)
 
-    two_calls.run(backend=around)
-    names = {call.hints.program for call in fake.calls}
+    two_calls.run(backend=around, config=bp.RunConfig(namespace="tenant"))
+    names = {("tenant", call.hints.program) for call in fake.calls}
     assert all(call.hints.returns for call in fake.calls)
     assert [*names] == fake.ended
 

@@ -96,12 +96,12 @@ def test_the_next_request_tells_which_programs_have_ended(site: Site, endpoint: 
     def program(s: bp.State) -> None:
         s += "Say: " + bp.gen("x", max_tokens=1) + bp.select("y", ["!", "?"])
 
-    for _ in range(3):
-        program.run(backend=endpoint)
+    for namespace in ("", "", "tenant", ""):
+        program.run(backend=endpoint, config=bp.RunConfig(namespace=namespace))
     calls = [call.hints for call in site.engine.calls]
-    assert [len(hints.ended) for hints in calls] == [0, 0, 1, 0, 1, 0]
+    assert [len(hints.ended) for hints in calls] == [0, 0, 1, 0, 0, 0, 1, 0]
     assert calls[2].ended == (calls[0].program,)
-    assert calls[4].ended == (calls[2].program,)
+    assert calls[6].ended == (calls[2].program,), "not while another namespace calls"
 
 
 def test_every_part_of_a_request_arrives(site: Site, endpoint: bp.RuntimeEndpoint) -> None:

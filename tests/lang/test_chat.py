@@ -121,7 +121,7 @@ class Saying:
     def stats(self) -> "Future[EngineStats]":
         raise NotImplementedError
 
-    def end_program(self, program: str) -> None:
+    def end_program(self, program: str, namespace: str = "") -> None:
         """Nobody asks."""
 
     def dump_cache(self) -> "Future[CacheDump]":

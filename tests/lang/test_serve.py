@@ -291,14 +291,14 @@ def test_a_program_whose_engine_is_gone_is_answered(state: State) -> None:
 async def test_a_program_ends_under_the_name_that_its_calls_had() -> None:
     async with open_site() as site:
         client = GatewayClient(site.gateway)
-        space, over = client.enter(Caller("a", "a"), ""), asyncio.Event()
+        space, over = client.enter(Caller("a", "a"), "salt"), asyncio.Event()
         call = Call("1", (104,), SamplingParams(max_tokens=1), namespace=space, hints=Hints(program="p"))
         client.submit(call, lambda event: over.set() if isinstance(event, Completed) else None)
         await asyncio.wait_for(over.wait(), 10)
         client.end_program("p")
         client.end_program("another")
         await asyncio.sleep(0.05)
-        assert site.engine.ended == [site.engine.calls[0].hints.program]
+        assert site.engine.ended == [(site.engine.calls[0].namespace, "p")]
 
 
 def test_after_all_that_nothing_runs(site: Site, engine: bp.Engine) -> None:

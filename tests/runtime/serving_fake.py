@@ -54,7 +54,7 @@ class FakeEngine:
         self.watcher: Callable[[EngineDead], None] | None = None
         self.calls: list[Call | ScoreCall] = []
         self.aborted: list[str] = []
-        self.ended: list[str] = []
+        self.ended: list[tuple[str, str]] = []
         self.hold = False
         self.failure: tuple[str, str] | None = None
         self.late = 0
@@ -133,8 +133,8 @@ class FakeEngine:
     def stats(self) -> "Future[EngineStats]":
         return done(EngineStats(0, 0, 0, 64, 0, 0, 0, 0, 0, 0, Usage()))
 
-    def end_program(self, program: str) -> None:
-        self.ended.append(program)
+    def end_program(self, program: str, namespace: str = "") -> None:
+        self.ended.append((namespace, program))
 
     def dump_cache(self) -> "Future[CacheDump]":
         return done(CacheDump(dump(self.cached, BlockPool(64, 16), None, 0.0, DumpOptions())))

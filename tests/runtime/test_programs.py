@@ -89,7 +89,8 @@ def test_of_a_program_that_goes_on_for_days_the_latest_branches_are_remembered()
     for arrival in range(200):
         compute(scheduler, arrival, unlike(arrival, 16), program="agent", path=(arrival, 0), siblings=2)
     (program,) = scheduler._programs._programs.values()
-    assert sum(len(key) for branch in program.branches.values() for key in branch.keys) <= 4 * 48
+    keys = [key for branch in program.branches.values() for key in branch.keys]
+    assert sum(map(len, [*keys, *(fork.key for fork in program.forks.values())])) <= 4 * 48
     assert (199, 0) in program.branches and len(program.forks) <= 4 * 48
     scheduler.end_program("agent")
     assert scheduler._programs._num_tokens == 0
@@ -230,3 +231,93 @@ def test_the_youngest_program_is_preempted_though_its_call_came_first() -> None:
     for _ in range(8):
         commit(scheduler, scheduler.plan())
     assert first.preemptions == 1 and second.preemptions == 0
+
+
+def fork_of(scheduler: Scheduler, *, siblings: int) -> None:
+    """The first of a fork runs, on 16 tokens that are cached, and 4 of its own; nothing tells of the others."""
+    compute(scheduler, 1, unlike(1, 16), program="old")
+    first = make(2, [*unlike(1, 16), *unlike(2, 3)], program="old", path=(0, 0), siblings=siblings)
+    scheduler.add(first)
+    commit(scheduler, scheduler.plan())
+
+
+def awaited(scheduler: Scheduler) -> int:
+    """Pages that nobody who comes now may take."""
+    return scheduler.cache.tree.num_awaited((0, -1_000))
+
+
+def test_pages_that_a_running_sequence_holds_are_not_kept_free_of_others_once_more() -> None:
+    scheduler = scheduler_of(16)
+    fork_of(scheduler, siblings=3)
+    scheduler.add(make(3, unlike(3, 31), program="new"))
+    commit(scheduler, scheduler.plan())
+    assert len(list(scheduler.running)) == 2, "11 pages are free, 1 will be needed, and 8 are asked for"
+
+
+def test_what_a_fork_shares_is_awaited_once_no_sibling_runs() -> None:
+    scheduler = scheduler_of(16)
+    fork_of(scheduler, siblings=3)
+    assert awaited(scheduler) == 0
+    scheduler.remove(next(iter(scheduler.running)), keep=True)
+    assert awaited(scheduler) == 4
+    for arrival, left in ((3, 4), (4, 0)):
+        compute(scheduler, arrival, [*unlike(1, 16), *unlike(arrival, 3)], program="old", path=(0, arrival), siblings=3)
+        assert awaited(scheduler) == left
+
+
+def test_nobody_waits_for_siblings_or_returns_of_a_program_that_has_ended() -> None:
+    scheduler = scheduler_of(32)
+    fork_of(scheduler, siblings=3)
+    scheduler.remove(next(iter(scheduler.running)), keep=True)
+    compute(scheduler, 3, [*unlike(1, 16), 5], program="old", path=(), returns=True, return_seconds=900.0)
+    assert awaited(scheduler) > 4
+    scheduler.end_program("old")
+    assert awaited(scheduler) == 0
+
+
+def test_the_end_of_a_program_leaves_what_another_awaits() -> None:
+    scheduler = scheduler_of(32)
+    for arrival, program in ((1, "first"), (2, "second")):
+        compute(scheduler, arrival, unlike(1, 16), program=program, returns=True, return_seconds=900.0)
+    scheduler.end_program("first")
+    assert awaited(scheduler) == 4
+    scheduler.end_program("second")
+    assert awaited(scheduler) == 0
+
+
+def test_a_branch_that_comes_back_by_another_way_is_no_longer_awaited_on_the_first() -> None:
+    scheduler = scheduler_of(32)
+    compute(scheduler, 1, unlike(1, 16), program="old", returns=True, return_seconds=900.0)
+    assert awaited(scheduler) == 4
+    scheduler.add(make(2, [*unlike(1, 12), *unlike(2, 8)], program="old"))
+    commit(scheduler, scheduler.plan())
+    assert awaited(scheduler) == 0
+
+
+def test_a_preempted_call_that_is_aborted_is_no_longer_awaited() -> None:
+    scheduler = scheduler_of(9)
+    first, second = make(1, unlike(1, 11)), make(2, unlike(2, 11))
+    for sequence in (first, second):
+        scheduler.add(sequence)
+    while not second.preemptions:
+        commit(scheduler, scheduler.plan())
+    assert awaited(scheduler) > 0
+    scheduler.remove(second, keep=False)
+    assert awaited(scheduler) == 0
+
+
+def test_what_never_comes_back_does_not_keep_a_machine_idle() -> None:
+    scheduler = paused(pages=60)
+    for arrival in (3, 4):
+        compute(scheduler, arrival, unlike(arrival, 60), program=f"lost {arrival}", returns=True, return_seconds=1_000.0)
+    new = [make(arrival, unlike(arrival, 100), program=f"new {arrival}", max_output=1) for arrival in range(5, 15)]
+    for sequence in new:
+        scheduler.add(sequence)
+    plans = 0
+    while any(sequence.status is not Status.FINISHED for sequence in new):
+        commit(scheduler, scheduler.plan())
+        plans += 1
+        for sequence in scheduler.running:
+            if not sequence.samples:
+                scheduler.remove(sequence, keep=True)
+    assert plans <= (HELD_PLANS + 2) * len(new) <= 6 * len(new), "two plans to compute each, and a few in which nothing is begun"

@@ -48,6 +48,24 @@ def test_nobody_waits_for_a_prefix_that_another_salt_computes() -> None:
     assert mine.cached == theirs.cached == 0
 
 
+def test_programs_of_one_name_in_two_salts_are_two() -> None:
+    scheduler = make_scheduler("program", most=1)
+    theirs = make(0, unlike(0, 16), program="p")
+    theirs.namespace = "b"
+    scheduler.add(theirs)
+    commit(scheduler, scheduler.plan())
+    scheduler.remove(theirs, keep=True)
+    scheduler.add(make(1, unlike(1, 16), program="mine"))
+    scheduler.add(make(2, unlike(2, 16), program="p", ended=("p",)))
+    scheduler.end_program("p", "c")
+    assert [sequence.arrival for sequence in scheduler.waiting] == [1, 2]
+    plan = scheduler.plan()
+    assert plan is not None and [slot.sequence.arrival for slot in plan.slots] == [1], "the other p has begun, this one hasn't"
+    assert ("b", "p") in scheduler._programs._programs, "nobody else has ended it"
+    scheduler.end_program("p", "b")
+    assert ("b", "p") not in scheduler._programs._programs
+
+
 def test_no_order_of_admission_looks_at_what_another_salt_has_cached() -> None:
     for policy in ("lpm", "program"):
         scheduler = make_scheduler(policy, most=1)

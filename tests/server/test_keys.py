@@ -87,14 +87,12 @@ async def test_nobody_ends_the_program_of_another_key(key_file: Path) -> None:
     async with keyed(key_file) as site:
         body = {"text": "hi", "hints": {"program": "p", "ended": ["q"]}}
         names = []
-        for headers in (ONE, TWO):
-            assert (await site.http.post("/generate", json=body, headers=headers)).status_code == 200
-            hints = site.engine.calls[-1].hints
-            names.append(hints.program)
-            assert hints.ended == (hints.program[:-1] + "q",)
-            answer = await site.http.post("/branchpoint/end_program", json={"program": "p"}, headers=headers)
+        for headers, salt in ((ONE, {}), (TWO, {}), (ONE, {"cache_salt": "s"})):
+            assert (await site.http.post("/generate", json=body | salt, headers=headers)).status_code == 200
+            names.append((site.engine.calls[-1].namespace, "p"))
+            answer = await site.http.post("/branchpoint/end_program", json={"program": "p"} | salt, headers=headers)
             assert answer.status_code == 200 and answer.json() == {"program": "p"}
-        assert site.engine.ended == names and len(set(names)) == 2
+        assert site.engine.ended == names and len(set(names)) == 3
         refusal(await site.http.post("/branchpoint/end_program", json={"programme": "p"}, headers=ONE), 400, "programme")
 
 
