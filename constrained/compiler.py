@@ -17,7 +17,7 @@ from branchpoint.constrained.automaton import count_states
 from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.ebnf import normalise_ebnf
 from branchpoint.constrained.engines.choice import ChoiceGrammar
-from branchpoint.constrained.engines.llguidance import LlguidanceEngine
+from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
 from branchpoint.constrained.engines.outlines import OutlinesEngine
 from branchpoint.constrained.engines.prefixed import PrefixedGrammar
 from branchpoint.constrained.errors import (
@@ -32,17 +32,19 @@ from branchpoint.constrained.errors import (
 )
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
-from branchpoint.constrained.json_grammar import PreparedSchema, compile_json_schema, compile_prepared, prepare_json_schema
+from branchpoint.constrained.json_grammar import compile_json_schema, compile_prepared, prepare_json_schema
+from branchpoint.constrained.prepared import Prepared, PreparedSchema
 from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
 from branchpoint.constrained.sandbox import RiskyConstraint, Sandbox, is_risky
-from branchpoint.constrained.spec import Choice, Constraint, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.tags import compile_structural_tag
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["CompilerLimits", "CompilerStats", "GrammarCompiler"]
 
 _Key = tuple[Constraint | None, bytes]
+_LONGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class CompilerLimits:
     options: int = 20_000
     option_bytes: int = 1 << 20
     prefix_bytes: int = 4096
-    trial_seconds: float = 2.0
+    trial_seconds: float = 1.5
     trial_bytes: int = 1 << 30
 
 
@@ -150,6 +152,7 @@ class GrammarCompiler:
         """
         mine: Future[CompiledGrammar] = Future()
         try:
+            _check_size(constraint)
             shared = self._shared((constraint, prefix))
         except GrammarError as error:
             mine.set_exception(error)
@@ -194,12 +197,14 @@ class GrammarCompiler:
         if self._sandbox is not None:
             self._sandbox.close()
 
-    def try_out(self, constraint: RiskyConstraint, prefix: str) -> PreparedSchema | None:
+    def try_out(self, constraint: RiskyConstraint, prefix: str) -> Prepared | None:
         """Compile in this thread, for `trial.py`: what another process may go on from, None where that is nothing."""
         if isinstance(constraint, JsonSchema) and constraint.engine != "outlines":
-            return prepare_json_schema(constraint, prefix, self._llguidance(), self._documents)[0]
-        self._with_text(constraint, prefix, None)
-        return None
+            prepared, found = prepare_json_schema(constraint, prefix, self._llguidance(), self._documents)
+            compile_prepared(prepared, found, prefix, self._llguidance())  # what the judge takes counts too
+            return prepared
+        grammar = self._with_text(constraint, prefix, None)
+        return grammar.prepared if isinstance(grammar, LlguidanceGrammar) else None
 
     def _build(self, key: _Key) -> CompiledGrammar:
         return only_grammar_errors(functools.partial(self._compile, *key))
@@ -218,9 +223,11 @@ class GrammarCompiler:
         grammar = self._with_text(constraint, text or "", prepared)
         return PrefixedGrammar(self._vocabulary, prefix, grammar) if text is None else grammar
 
-    def _with_text(self, constraint: RiskyConstraint, prefix: str, prepared: PreparedSchema | None) -> CompiledGrammar:
+    def _with_text(self, constraint: RiskyConstraint, prefix: str, prepared: Prepared | None) -> CompiledGrammar:
+        if isinstance(prepared, PreparedSchema):
+            return compile_prepared(prepared, self._llguidance().prepared(prepared.grammar), prefix, self._llguidance())
         if prepared is not None:
-            return compile_prepared(prepared, prefix, self._llguidance())
+            return self._llguidance().prepared(prepared)
         if isinstance(constraint, JsonSchema):
             return self._json_schema(constraint, prefix)
         if isinstance(constraint, Regex):
@@ -261,6 +268,13 @@ class GrammarCompiler:
             return self._llguidance().regex(pattern)
         except GrammarError as error:
             raise error if type(error) is not GrammarError else InvalidRegex(f"Expected a pattern: {error}") from error
+
+
+def _check_size(constraint: Constraint | None) -> None:
+    """Refuse what is far too long at the door: even to look it up takes the caller's thread some time."""
+    match constraint:
+        case JsonSchema(text) | Regex(text) | Ebnf(text) | StructuralTag(text) if len(text) > _LONGEST:
+            raise LimitExceeded(f"A constraint may have {_LONGEST:,} characters, got {len(text):,}.")
 
 
 def _decoded(prefix: bytes) -> str | None:

@@ -5,8 +5,7 @@ to the grammar may be done in another process (`sandbox.py`).
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from branchpoint.constrained.definitions import Definitions
@@ -20,6 +19,7 @@ from branchpoint.constrained.json_options import has_open_keys, json_options
 from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.normalise import normalise_schema
 from branchpoint.constrained.patterns import engine_patterns
+from branchpoint.constrained.prepared import PreparedSchema
 from branchpoint.constrained.refusals import explain_refusal
 from branchpoint.constrained.relax import relax_schema
 from branchpoint.constrained.rewriting import Rewriter
@@ -28,7 +28,7 @@ from branchpoint.constrained.simplify import simplify_schema
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.unordered import unordered_schema
 
-__all__ = ["PreparedSchema", "compile_json_schema", "compile_prepared", "prepare_json_schema"]
+__all__ = ["compile_json_schema", "compile_prepared", "prepare_json_schema"]
 
 _MAX_TRIES = 6
 _DROPS = (
@@ -39,30 +39,20 @@ _DROPS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSchema:
-    """All that leads up to a grammar, in a form that processes can hand to one another: `text` and `options` for the engine.
-
-    `root` is the normalised schema; `loose` and `free` hold dicts of it, see `Judge`, which there go by their ids.
-    """
-
-    text: str
-    options: Mapping[str, object]
-    narrowed: tuple[str, ...]
-    root: Schema
-    loose: tuple[tuple[SchemaMap, frozenset[str]], ...]
-    free: tuple[tuple[SchemaMap, frozenset[str] | None], ...]
-
-
 def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceEngine, documents: Documents) -> CompiledGrammar:
     """The grammar of one JSON value after the text `prefix`. Raises GrammarErrors."""
-    prepared, grammar = prepare_json_schema(constraint, prefix, engine, documents)
-    return _judged(prepared, prefix, engine, grammar)
+    return compile_prepared(*prepare_json_schema(constraint, prefix, engine, documents), prefix, engine)
 
 
-def compile_prepared(prepared: PreparedSchema, prefix: str, engine: LlguidanceEngine) -> CompiledGrammar:
-    """The grammar of a schema that was prepared elsewhere, for the same vocabulary and prefix."""
-    return _judged(prepared, prefix, engine, engine.json_schema(prepared.text, prepared.options, prefix, prepared.narrowed))
+def compile_prepared(
+    prepared: PreparedSchema, grammar: LlguidanceGrammar, prefix: str, engine: LlguidanceEngine
+) -> CompiledGrammar:
+    """The engine's grammar, with a judge where it takes too much."""
+    if not prepared.loose and not prepared.free:
+        return grammar
+    loose = {id(place): words for place, words in prepared.loose}
+    judge = Judge(prepared.root, loose, {id(place): names for place, names in prepared.free})
+    return JudgedGrammar(engine.vocabulary, engine.shapes(), engine.effects(), grammar, judge, len(prefix.encode()))
 
 
 def prepare_json_schema(
@@ -97,16 +87,7 @@ def prepare_json_schema(
     places = _places(root)
     loose = tuple((places[number], words) for number, words in relaxed.loose.items() if number in places)
     names = tuple((places[number], each) for number, each in free.names.items())
-    return PreparedSchema(options.text, options.engine, narrowed, root, loose, names), grammar
-
-
-def _judged(prepared: PreparedSchema, prefix: str, engine: LlguidanceEngine, grammar: LlguidanceGrammar) -> CompiledGrammar:
-    """The grammar, with a judge where it takes too much."""
-    if not prepared.loose and not prepared.free:
-        return grammar
-    loose = {id(place): words for place, words in prepared.loose}
-    judge = Judge(prepared.root, loose, {id(place): names for place, names in prepared.free})
-    return JudgedGrammar(engine.vocabulary, engine.shapes(), engine.effects(), grammar, judge, len(prefix.encode()))
+    return PreparedSchema(grammar.prepared, root, loose, names), grammar
 
 
 def _places(root: Schema) -> dict[int, SchemaMap]:

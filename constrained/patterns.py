@@ -1,16 +1,28 @@
 """What a pattern of a JSON schema becomes for the engine: one pattern or several that must all match.
 
-`relax.py` asks. Look-aheads at the start become patterns of their own, negative ones by their complement.
+`relax.py` asks. Look-aheads at the start become patterns of their own, negative ones by their complement. `unordered.py` and
+`simplify.py` ask for the pattern of given texts.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from branchpoint.constrained.complement import complement_pattern
 from branchpoint.constrained.ecma import closing, engine_pattern, has_branches
 
-__all__ = ["engine_patterns"]
+__all__ = ["engine_patterns", "exact_pattern"]
 
 _AHEAD, _NEVER = "(?=", "(?!"
+_LITERAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+def exact_pattern(texts: Iterable[str]) -> str:
+    """A pattern of exactly these texts."""
+    return f"^(?:{'|'.join(''.join(map(_literal, text)) for text in texts)})$"
+
+
+def _literal(char: str) -> str:
+    return char if char in _LITERAL else f"\\x{{{ord(char):X}}}"
 
 
 @lru_cache(maxsize=1024)

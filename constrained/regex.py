@@ -147,10 +147,10 @@ class _Reader:
 
     def sequence(self, items: Sequence[Any], flags: int, *, at_start: bool, at_end: bool) -> Node | None:
         parts: list[Node] = []
+        solid = [at for at, (code, _) in enumerate(items) if code is not op.AT]
+        first, last = (solid[0], solid[-1]) if solid else (len(items), -1)
         for at, item in enumerate(items):
-            starts = at_start and all(code is op.AT for code, _ in items[:at])
-            ends = at_end and all(code is op.AT for code, _ in items[at + 1 :])
-            part = self._item(item, flags, starts, ends)
+            part = self._item(item, flags, at_start and at <= first, at_end and at >= last)
             if part is None:
                 return None
             parts.append(part)

@@ -1,7 +1,7 @@
 """Constraints that might cost much are compiled on trial first, in a process of their own with limits on time and memory.
 
 Used by the compiler. A grammar library that crashes, searches without an end, eats memory or keeps Python's lock (deep chains of
-rules, intersections of patterns, the algebra of schemas) then costs its own caller an error and nobody else anything. A schema
+rules, intersections of patterns, the algebra of schemas) then costs its own caller an error and nobody else anything. It
 comes back prepared, so that little is done twice. The other side, `trial.py`, does each in a fork.
 """
 
@@ -19,22 +19,23 @@ from typing import IO
 import msgspec
 
 from branchpoint.constrained.errors import GrammarError, LimitExceeded
-from branchpoint.constrained.json_grammar import PreparedSchema
+from branchpoint.constrained.prepared import Prepared
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["Outcome", "RiskyConstraint", "Sandbox", "Trial", "beyond_limits", "is_risky", "receive", "send"]
 
 RiskyConstraint = JsonSchema | Regex | Ebnf | StructuralTag
-Outcome = PreparedSchema | GrammarError | None
-"""What came of a trial: a schema made ready, a refusal, or nothing but that it came to an end."""
+Outcome = Prepared | GrammarError | None
+"""What came of a trial: a constraint made ready, a refusal, or nothing but that it came to an end."""
 
 _PATIENCE = 60.0  # seconds on the wall; the limit that counts is the process's own CPU time
-_LONG_SCHEMA, _LONG_PATTERN = 8192, 1024
+_LONG_SCHEMA, _LONG_PATTERN = 8192, 256
+_LONG_ALGEBRA = 1024  # characters of a schema with algebra, which keeps Python's lock
 _INTERSECTED = 4  # patterns in one schema, which may have to hold together
 _ALGEBRA = ('"not"', '"oneOf"', '"if"')  # what is rewritten by the algebra of schemas
 _BRANCHING = (*_ALGEBRA, '"anyOf"', '"allOf"', '"dependentSchemas"')
-_MULTIPLIED = 5  # of the latter in one schema, which may multiply
+_MULTIPLIED = 4  # of the latter in one schema, which may multiply
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -53,8 +54,11 @@ def is_risky(constraint: Constraint) -> bool:
             return len(pattern) > _LONG_PATTERN
         case JsonSchema(schema):
             patterns = sum(schema.count(word) for word in ('"pattern', '"multipleOf"'))
-            branches = sum(schema.count(word) for word in _BRANCHING) if any(word in schema for word in _ALGEBRA) else 0
-            return len(schema) > _LONG_SCHEMA or patterns >= _INTERSECTED or branches >= _MULTIPLIED
+            if len(schema) > _LONG_SCHEMA or patterns >= _INTERSECTED:
+                return True
+            if not any(word in schema for word in _ALGEBRA):
+                return False
+            return len(schema) > _LONG_ALGEBRA or sum(schema.count(word) for word in _BRANCHING) >= _MULTIPLIED
         case Ebnf() | StructuralTag():
             return True
 
@@ -74,8 +78,8 @@ class Sandbox:
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
 
-    def check(self, constraint: RiskyConstraint, prefix: str) -> PreparedSchema | None:
-        """A schema made ready where that can be, after compiling came to an end within the limits.
+    def check(self, constraint: RiskyConstraint, prefix: str) -> Prepared | None:
+        """The constraint made ready where that can be, after compiling came to an end within the limits.
 
         Raises the GrammarError of what was refused, LimitExceeded of what doesn't end in time.
         """

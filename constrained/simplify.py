@@ -6,11 +6,14 @@ A step of a JSON-schema constraint after `relax.py`; the result accepts exactly 
 from typing import Any
 
 from branchpoint.constrained.definitions import Definitions
+from branchpoint.constrained.patterns import exact_pattern
 from branchpoint.constrained.schema import Schema, SchemaMap
 
 __all__ = ["simplify_schema"]
 
 _DEEPEST = 8
+_MAX_TEXTS = 1_000
+_ESCAPED = frozenset('"\\/')
 
 
 def simplify_schema(root: Schema) -> Schema:
@@ -20,6 +23,8 @@ def simplify_schema(root: Schema) -> Schema:
     simplified = _simplify(root)
     if not isinstance(simplified, dict):
         return bool(simplified)
+    if _has_parts(simplified):
+        simplified = _without_enums(simplified)
     untyped: SchemaMap = _untyped(simplified, Definitions(simplified.get("$defs", {})))
     return untyped
 
@@ -46,6 +51,34 @@ def _flat(parts: list[Schema]) -> list[Schema]:
     for part in parts:
         found += _flat(part["allOf"]) if isinstance(part, dict) and part.keys() == {"allOf"} else [part]
     return found
+
+
+def _has_parts(at: Any) -> bool:
+    """Whether some `allOf` is left, for whose parts the engine seeks what they have in common."""
+    if isinstance(at, list):
+        return any(map(_has_parts, at))
+    return isinstance(at, dict) and (
+        isinstance(at.get("allOf"), list) or any(_has_parts(value) for key, value in at.items() if key not in ("const", "enum"))
+    )
+
+
+def _without_enums(at: Any) -> Any:
+    """With a pattern for each list of texts: the engine holds two patterns together at once, and lists each against each."""
+    if isinstance(at, list):
+        return [_without_enums(each) for each in at]
+    if not isinstance(at, dict):
+        return at
+    result: SchemaMap = {key: value if key in ("const", "enum") else _without_enums(value) for key, value in at.items()}
+    if isinstance(result.get("enum"), list) and result.keys() <= {"enum", "type"} and "string" in result.get("type", "string"):
+        listed = result["enum"]
+        if 1 < len(listed) <= _MAX_TEXTS and all(map(_is_plain, listed)):
+            return {"type": "string", "pattern": exact_pattern(listed)}
+    return result
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is a text with one spelling only."""
+    return isinstance(value, str) and value.isprintable() and not _ESCAPED & frozenset(value)
 
 
 def _untyped(at: Any, definitions: Definitions) -> Any:

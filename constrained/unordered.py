@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from branchpoint.constrained.patterns import exact_pattern
 from branchpoint.constrained.schema import Schema, SchemaMap
 
 __all__ = ["FREE", "Unordered", "is_free", "mark_free", "unordered_schema"]
@@ -20,7 +21,6 @@ _MARK = "$free"
 _PLAIN = {"type", "properties", "required", "additionalProperties", "$defs"}
 _MAX_NAMES = 400
 _MAX_PAIRS = 2_000
-_LITERAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _NOTE = "some properties come in declared order: those of objects below anyOf, allOf and the like, or of very wide ones"
 
 
@@ -89,14 +89,5 @@ class _Walk:
         possible = frozenset(name for name, each in schema["properties"].items() if each is not False)
         self.names[number] = possible if schema.get("additionalProperties", True) is False else None
         result = {key: value for key, value in schema.items() if key not in ("properties", "required")}
-        result["patternProperties"] = {_names(names): schema["properties"][names[0]] for names in groups.values()}
+        result["patternProperties"] = {exact_pattern(names): schema["properties"][names[0]] for names in groups.values()}
         return result
-
-
-def _names(names: list[str]) -> str:
-    """A pattern of exactly these names."""
-    return f"^(?:{'|'.join(''.join(map(_literal, name)) for name in names)})$"
-
-
-def _literal(char: str) -> str:
-    return char if char in _LITERAL else f"\\x{{{ord(char):X}}}"

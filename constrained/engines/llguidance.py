@@ -16,6 +16,7 @@ from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExc
 from branchpoint.constrained.forced import canonical_tokens
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.mask import allocate, forbid
+from branchpoint.constrained.prepared import PreparedGrammar
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
@@ -83,14 +84,20 @@ class LlguidanceEngine:
 
     def lark(self, text: str, prefix: str = "", inner: Mapping[str, "LlguidanceGrammar"] | None = None) -> "LlguidanceGrammar":
         """A grammar in llguidance's Lark dialect; `inner` are those that it calls `@name`."""
-        named = [{**json.loads(grammar.source)["grammars"][0], "name": name} for name, grammar in (inner or {}).items()]
+        named = [{**json.loads(grammar.prepared.text)["grammars"][1], "name": name} for name, grammar in (inner or {}).items()]
         source = json.dumps({"grammars": [{"name": "lark", "lark_grammar": text}, *named]})
         narrowed = [each for grammar in (inner or {}).values() for each in grammar.narrowed]
         return self._compile(source, prefix, tuple(dict.fromkeys(narrowed)))
 
     def _compile(self, source: str, prefix: str, narrowed: tuple[str, ...]) -> "LlguidanceGrammar":
-        """Compile, and fill a first mask: lazy work is done here, and what is wrong only then is seen here."""
-        template = LLMatcher(self._tokenizer, _whole(source, prefix), log_level=0, limits=self._limits)
+        return self.prepared(PreparedGrammar(_whole(source, prefix), narrowed))
+
+    def prepared(self, grammar: PreparedGrammar) -> "LlguidanceGrammar":
+        """Compile, and fill a first mask: lazy work is done here, and what is wrong only then is seen here.
+
+        What takes long, the library does without Python's lock.
+        """
+        template = LLMatcher(self._tokenizer, grammar.text, log_level=0, limits=self._limits)
         if template.is_error():
             raise _refusal(template.get_error())
         row = allocate(1, self.vocabulary.size)[0]
@@ -104,7 +111,7 @@ class LlguidanceEngine:
         forbid(row, self.vocabulary.eos)
         if not row.any() and not template.is_accepting():
             raise EmptyLanguage("Nothing can begin an output under this constraint; loosen it.")
-        return LlguidanceGrammar(self.vocabulary, template, narrowed, source)
+        return LlguidanceGrammar(self.vocabulary, template, grammar)
 
 
 def _whole(grammar: str, prefix: str) -> str:
@@ -129,22 +136,18 @@ def _refusal(message: str) -> GrammarError:
 
 
 class LlguidanceGrammar:
-    """A compiled grammar; cursors are copies of one that never moves (`grammar.CompiledGrammar`).
+    """A compiled grammar; cursors are copies of one that never moves (`grammar.CompiledGrammar`)."""
 
-    `source` is what was compiled, without healed text, in the library's JSON.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, template: LLMatcher, narrowed: tuple[str, ...], source: str) -> None:
-        self.source = source
+    def __init__(self, vocabulary: Vocabulary, template: LLMatcher, prepared: PreparedGrammar) -> None:
+        self.prepared = prepared
         self._vocabulary = vocabulary
         self._template = template
-        self._narrowed = narrowed
         self._lock = threading.Lock()  # the library's objects allow one borrower at a time
 
     @property
     def narrowed(self) -> tuple[str, ...]:
         """What was made stricter than asked."""
-        return self._narrowed
+        return self.prepared.narrowed
 
     def matcher(self) -> "LlguidanceMatcher":
         """A new cursor at the start."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.mask_hostile import HOSTILE
+from benchmarks.mask_corpus import HOSTILE
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
 from branchpoint.constrained.errors import GrammarError
 from branchpoint.constrained.mask import allocate

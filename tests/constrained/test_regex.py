@@ -136,3 +136,12 @@ def test_refusals_are_of_our_own_tree_and_short() -> None:
         normalise_regex("(" + "x" * 5000)
     assert isinstance(refused.value, ValueError)
     assert len(str(refused.value)) < 800
+
+
+def test_anchors_among_many_parts_are_found() -> None:
+    assert normalise_regex("^^a$$") == "a"
+    assert normalise_regex("^$") == ""
+    with pytest.raises(InvalidRegex, match="anchor"):
+        normalise_regex("a^b")
+    with pytest.raises(InvalidRegex, match="anchor"):
+        normalise_regex("a$b" + "c?" * 100)

@@ -32,6 +32,7 @@ def references(count: int) -> Constraint:
     return JsonSchema(json.dumps({"$ref": "#/$defs/d0", "$defs": {**steps, f"d{count}": {"type": "integer"}}}))
 
 
+WIDE = {f"p{at}": {"type": ["integer", "null"]} for at in range(60)}
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 HOSTILE: dict[str, Callable[[], Constraint]] = {
     "chained rules": lambda: chain(5000, 'r{}: "a" r{} | "b"'),
@@ -47,7 +48,9 @@ HOSTILE: dict[str, Callable[[], Constraint]] = {
         json.dumps({"type": "object", "patternProperties": {f"^p{at}$": {"type": "integer"} for at in range(1000)}})
     ),
     "terminals together": lambda: Ebnf("start: R\nR: " + " & ".join(f"/a.*{at}/" for at in range(300))),
-    "a long pattern": lambda: Regex("ab?" * 10_000),
+    "wide objects that are not": lambda: JsonSchema(
+        json.dumps({"properties": WIDE, "not": {"properties": WIDE, "required": list(WIDE)}})
+    ),
 }
 
 
@@ -72,7 +75,25 @@ def test_others_are_compiled_while_one_is_on_trial(small: GrammarCompiler) -> No
 def test_what_compiles_soon_is_not_tried() -> None:
     assert not is_risky(Choice(("a" * 100_000,)))
     assert not is_risky(Regex("[a-z]{1,10000}"))
+    assert not is_risky(JsonSchema(json.dumps({"oneOf": [{"type": "integer"}, {"type": "string", "not": {"const": ""}}]})))
     assert not is_risky(JsonSchema(json.dumps({"type": "object", "properties": {"a": {"pattern": "a"}, "b": {"pattern": "b"}}})))
+
+
+def test_what_was_tried_comes_back_prepared(small: GrammarCompiler) -> None:
+    for constraint in (
+        Ebnf('root ::= "a" root | "b"'),
+        Regex("(?:a|b)" * 100),
+        JsonSchema('{"not": {"type": "string"}}' + " " * 2_000),
+    ):
+        assert is_risky(constraint) and small._sandbox is not None
+        assert small._sandbox.check(constraint, "") is not None
+
+
+def test_what_is_far_too_long_is_refused_before_it_is_looked_up(small: GrammarCompiler) -> None:
+    before = small.stats
+    error = small.compile(JsonSchema('"' + "x" * (1 << 20) + '"')).exception(timeout=0)
+    assert isinstance(error, LimitExceeded) and "1,048,578" in str(error)
+    assert small.stats == before
 
 
 def test_a_refusal_keeps_its_own_words_after_a_trial(small: GrammarCompiler) -> None:

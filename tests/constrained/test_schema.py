@@ -178,3 +178,23 @@ ONE_OF: list[tuple[list[object], list[str], list[str]]] = [
 def test_branches_that_exclude_one_another_are_followed(compiler: GrammarCompiler, vocabulary: Vocabulary, which: int) -> None:
     branches, good, bad = ONE_OF[which]
     check(compiler, vocabulary, {"oneOf": branches, "$defs": {"i": INTEGER}}, good, bad)
+
+
+def test_lists_of_texts_that_hold_together_compile_whatever_their_length(
+    compiler: GrammarCompiler, vocabulary: Vocabulary
+) -> None:
+    listed = ["plain", "two words", "a.b", "ü", "plus+", "tail"]
+    many = {f"p{at}": {"$ref": "#/$defs/one"} for at in range(30)}
+    schema = {
+        "allOf": [
+            {"$ref": "#/$defs/many"},
+            {"properties": {"p0": {"enum": listed[1:]}, "n": {"type": "integer", "enum": ["x", 3]}}},
+        ],
+        "$defs": {"one": {"enum": [*listed, "more", "and more"]}, "many": {"type": "object", "properties": many}},
+        "unevaluatedProperties": False,
+    }
+    grammar = compiled(compiler, JsonSchema(json.dumps(schema)))
+    for value, fits in (("two words", True), ("a.b", True), ("ü", True), ("tail", True), ("plain", False), ("axb", False)):
+        assert accepts(grammar, vocabulary, json.dumps({"p0": value}, ensure_ascii=False, separators=(",", ":"))) == fits
+    assert accepts(grammar, vocabulary, '{"p1":"and more","n":3}')
+    assert not accepts(grammar, vocabulary, '{"n":"x"}')
