@@ -26,12 +26,17 @@ __all__ = ["AttentionBackend", "CpuAttention", "kv_bytes_per_page"]
 class AttentionBackend(Protocol):
     """Owns the KV pool of all layers, `num_pages` pages of `page_size` tokens, and computes attention over it.
 
-    What is written to `spare_place` of a cache is never read.
+    What is written to `spare_place` of a cache is never read. Behind it are `scratch_pages`, which nobody hands out.
     """
 
     num_pages: int
     page_size: int
     spare_place: int
+    num_places: int
+
+    @property
+    def scratch_pages(self) -> range:
+        """Numbers of pages for guesses."""
 
     def plan(self, batch: Batch) -> None:
         """Prepare for one step; `forward` works on this batch until the next plan."""
@@ -41,6 +46,9 @@ class AttentionBackend(Protocol):
 
     def copy_pages(self, copies: Sequence[Copy]) -> None:
         """Copy KV between pages, and between pages and host memory, in all layers, in order."""
+
+    def attach(self, rows: Tensor) -> None:
+        """Let `rows` [num_places or more, ...] be copied with the pages from now on."""
 
     def give_host_memory(self, num_slots: int) -> HostMemory:
         """A second tier of `num_slots` pages in host memory for this pool; `copy_pages` can swap with it from now on."""
@@ -62,8 +70,9 @@ class CpuAttention(KvPool):
         device: torch.device,
         *,
         share: bool = True,
+        num_scratch: int = 0,
     ) -> None:
-        super().__init__(config, num_pages, page_size, dtype, device)
+        super().__init__(config, num_pages, page_size, dtype, device, num_scratch=num_scratch)
         self._share = share
         self._scale = config.head_dim**-0.5
         self._scratch = Scratch(dtype, device)

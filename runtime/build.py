@@ -12,7 +12,7 @@ import msgspec
 
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.drafting.chain import DraftModel
+from branchpoint.runtime.drafting.chain import DraftHead, DraftModel, Guessers
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.loop import HostedEngine
@@ -55,7 +55,7 @@ def build_engine(config: EngineConfig) -> LoadedEngine:
     runner, model = loaded.runner, loaded.model
     shape = model.config
     tokenizer = load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids)
-    draft = _draft_model(loaded, tokenizer)
+    guessers = _guessers(loaded, tokenizer)
     compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
     eos = frozenset(tokenizer.eos_token_ids)
     table = TokenTable(shape.vocabulary_size, eos, tokenizer.special_ids, tokenizer.token_bytes)
@@ -67,7 +67,7 @@ def build_engine(config: EngineConfig) -> LoadedEngine:
         shape.context_length,
         host=runner.host,
         copy_cost=runner.copy_cost,
-        draft_model=draft,
+        guessers=guessers,
     )
     return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler)
 
@@ -77,16 +77,18 @@ def tokenizer_of(info: ModelInfo) -> Tokenizer:
     return load_tokenizer(Path(info.path) if info.path else None, info.vocabulary_size, info.eos_token_ids)
 
 
-def _draft_model(loaded: "LoadedRunner", tokenizer: Tokenizer) -> DraftModel | None:
-    """What the drafter `model` guesses with. Raises ModelError where its vocabulary isn't the model's."""
+def _guessers(loaded: "LoadedRunner", tokenizer: Tokenizer) -> Guessers:
+    """What the drafters `model` and `head` guess with. Raises ModelError where the draft model has another vocabulary."""
     from branchpoint.runtime.draft_model import check_vocabulary
 
-    model, runner = loaded.draft_model, loaded.draft_runner
-    if model is None or runner is None:
-        return None
-    shape = model.config
-    check_vocabulary(load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids), tokenizer)
-    return DraftModel(runner, shape.context_length)
+    model = head = None
+    if loaded.draft_model is not None and loaded.draft_runner is not None:
+        source, shape = loaded.draft_model.tokenizer_source, loaded.draft_model.config
+        check_vocabulary(load_tokenizer(source, shape.vocabulary_size, shape.eos_token_ids), tokenizer)
+        model = DraftModel(loaded.draft_runner, shape.context_length)
+    if loaded.runner.head is not None:
+        head = DraftHead(loaded.runner.head, loaded.model.config.context_length, loaded.runner.head.scratch_pages)
+    return Guessers(model, head)
 
 
 def _info(model: "LoadedModel", runner: "TorchRunner", tokenizer: Tokenizer) -> ModelInfo:

@@ -19,7 +19,7 @@ Device = Literal["auto", "cpu", "cuda"]
 KvCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Policy = Literal["fcfs", "lpm", "program"]
 Verify = Literal["exact", "rejection"]
-DrafterName = Literal["grammar", "ngram", "suffix", "radix", "model"]
+DrafterName = Literal["grammar", "ngram", "suffix", "radix", "model", "head"]
 
 _LONGEST_NAME = 256
 _BOUNDS = {
@@ -74,15 +74,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar_workers: Annotated[int, Meta(description="Workers that compile grammars.")] = 2
     drafters: Annotated[
         tuple[DrafterName, ...],
-        Meta(
-            description="Who guesses tokens ahead: grammar, radix, suffix, ngram or model; several times, the first asked first."
-        ),
+        Meta(description="Who guesses tokens ahead: grammar, radix, suffix, ngram, model, head; the first given is asked first."),
     ] = ()
     draft_model: Annotated[
         str | None, Meta(description="A small model of the same vocabulary, for the drafter `model`; named as the model is.")
     ] = None
     draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 6
     draft_adaptive: Annotated[bool, Meta(description="Guess less where it doesn't pay, as measured, down to nothing.")] = True
+    draft_head: Annotated[
+        str | None, Meta(description="Folder of an EAGLE head that was trained for the model, for the drafter `head`.")
+    ] = None
     draft_verify: Annotated[
         Verify,
         Meta(description="`exact` keeps the text; `rejection` keeps its distribution only, and accepts more of what is drawn."),
@@ -129,14 +130,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     f"drafters must be different ones of {', '.join(known)}, got {', '.join(map(str, self.drafters))!r:.80}.",
                     param="drafters",
                 )
-        if (self.draft_model is None) == ("model" in self.drafters):
+        for name, option in (("model", self.draft_model), ("head", self.draft_head)):
+            if (option is None) == (name in self.drafters):
+                raise InvalidRequest(
+                    f"The drafter {name!r} guesses with what draft_{name} names, and nobody else does: give both or neither.",
+                    param=f"draft_{name}",
+                )
+        if self.draft_verify == "rejection" and not {"model", "head"}.intersection(self.drafters):
             raise InvalidRequest(
-                "The drafter 'model' guesses with the model that draft_model names, and nobody else does: give both or neither.",
-                param="draft_model",
-            )
-        if self.draft_verify == "rejection" and "model" not in self.drafters:
-            raise InvalidRequest(
-                "draft_verify 'rejection' is a rule for guesses that are drawn: it needs the drafter 'model'.",
+                "draft_verify 'rejection' is a rule for guesses that are drawn: it needs the drafter 'model' or 'head'.",
                 param="draft_verify",
             )
         if self.ngram_min > self.ngram_max:

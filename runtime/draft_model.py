@@ -57,7 +57,14 @@ class _Fitted:
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: LayerAttention) -> Tensor:
         """See `Model`."""
-        return self._model.forward(tokens.clamp(max=self.config.vocabulary_size - 1), positions, attention)
+        return self._model.forward(self._known(tokens), positions, attention)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See `Model`."""
+        return self._model.embed(self._known(tokens))
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        return tokens.clamp(max=self.config.vocabulary_size - 1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`."""

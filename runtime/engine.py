@@ -13,7 +13,7 @@ from branchpoint.runtime.admission import Admission
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.compiling import Compiler, Compiling
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.drafting.chain import DraftModel, make_speculation
+from branchpoint.runtime.drafting.chain import Guessers, make_speculation
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.verify import certain_rows, commit_rows
 from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
@@ -50,7 +50,7 @@ class Engine:
         host: HostTier | None = None,
         copy_cost: CopyCost | None = None,
         speculation: Speculation | None = None,
-        draft_model: DraftModel | None = None,
+        guessers: Guessers | None = None,
     ) -> None:
         self._config = config
         self._runner = runner
@@ -58,7 +58,7 @@ class Engine:
         self._cache = KVCache(
             runner.num_pages, runner.page_size, enabled=config.radix_cache, host=host, copy_cost=copy_cost, clock=clock
         )
-        self._speculation = speculation or make_speculation(config, table, self._cache, draft_model)
+        self._speculation = speculation or make_speculation(config, table, self._cache, guessers)
         self._scheduler = Scheduler(
             self._cache,
             make_order(config.policy, self._cache.cached_tokens),

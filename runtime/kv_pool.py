@@ -24,26 +24,46 @@ def kv_bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -
 
 
 class KvPool:
-    """`num_pages` pages of `dtype`, and a spare one at `spare_place` that nobody reads.
+    """`num_pages` pages of `dtype`, a spare one at `spare_place` that nobody reads, and `num_scratch` more for guesses.
 
-    A layer's cache is one tensor [(num_pages + 1) * page_size, 2 Hkv, D], a token's keys beside its values: one write, one
-    gather, and consecutive pages are a view.
+    A layer's cache is one tensor [num_places, 2 Hkv, D], a token's keys beside its values: one write, one gather, and consecutive
+    pages are a view.
     """
 
-    def __init__(self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        num_scratch: int = 0,
+    ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
         self.dtype = dtype
         self.device = device
         self.spare_place = num_pages * page_size
-        shape = (self.spare_place + page_size, 2 * config.num_kv_heads, config.head_dim)
+        self.num_places = self.spare_place + page_size * (1 + num_scratch)
+        shape = (self.num_places, 2 * config.num_kv_heads, config.head_dim)
         self.caches = [_zeros(shape, dtype, device) for _ in range(config.num_layers)]
         self._host: HostMemory | None = None
+        self._attached: list[Tensor] = []
 
     @property
     def _movable(self) -> list[Tensor]:
         """The caches in a type that can be indexed: torch only stores 8-bit floats."""
         return [cache.view(torch.uint8) for cache in self.caches] if self.dtype.itemsize == 1 else self.caches
+
+    @property
+    def scratch_pages(self) -> range:
+        """The numbers of the pages for guesses."""
+        return range(self.num_pages + 1, self.num_places // self.page_size)
+
+    def attach(self, rows: Tensor) -> None:
+        """Let `rows` [num_places or more, ...] be copied with the pages from now on; they don't go to host memory."""
+        self._attached.append(rows)
 
     def give_host_memory(self, num_slots: int) -> HostMemory:
         """A second tier of `num_slots` pages in host memory for this pool; `copy_pages` can swap with it from now on."""
@@ -72,7 +92,7 @@ class KvPool:
         """Copy between pages of which none is both source and target."""
         sources = self._first_tokens([(copy.source, copy.count) for copy in copies])
         targets = self._first_tokens([(copy.target, copy.count) for copy in copies])
-        for cache in self._movable:
+        for cache in (*self._movable, *self._attached):
             cache.index_copy_(0, targets, cache.index_select(0, sources))
 
     def _first_tokens(self, pages: Sequence[tuple[int, int]]) -> Tensor:

@@ -4,7 +4,7 @@ Called by `build`, before the engine is made; sizes what `capacity` measures, an
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,6 +13,8 @@ from branchpoint.runtime.capacity import host_slots, size_pool
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.draft_model import load_draft
 from branchpoint.runtime.drafting.rejection import OddsSampler, RejectionSampler
+from branchpoint.runtime.head_runner import HeadRunner
+from branchpoint.runtime.models.head import Head, load_eagle_head
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampler import Sampler
@@ -67,34 +69,47 @@ def _load(config: EngineConfig) -> LoadedRunner:
     device = pick_device(config)
     model = load_model(config, device)
     draft = None if config.draft_model is None else load_draft(config, config.draft_model, model, device)
-    return make_runner(config, model, device, draft)
+    head = None if config.draft_head is None else load_eagle_head(config.draft_head, model.model, device, model.dtype)
+    return make_runner(config, model, device, draft, head)
 
 
-def make_runner(config: EngineConfig, model: LoadedModel, device: torch.device, draft: LoadedModel | None = None) -> LoadedRunner:
+def make_runner(
+    config: EngineConfig,
+    model: LoadedModel,
+    device: torch.device,
+    draft: LoadedModel | None = None,
+    head: Head | None = None,
+) -> LoadedRunner:
     """Give loaded models their KV pools, and on CUDA their captured graphs. Raises CapacityError where memory is too small.
 
-    The draft model's pool has as many pages as the model's: what the one can hold, the other can too.
+    The draft model's pool has as many pages as the model's: what the one can hold, the other can too. A head has its KV in the
+    model's pages, and a hidden state beside each token's.
     """
-    models = [each for each in (model, draft) if each is not None]
+    models = [model] if draft is None else [model, draft]
     activations = max(_activations(config, each, device) for each in models) if device.type == "cuda" else 0
     page_bytes = [kv_bytes_per_page(each.config, config.page_size, each.kv_dtype) for each in models]
-    pool = size_pool(config, model.config, model.kv_dtype, device, activations, beside=sum(page_bytes[1:]))
-    samplers = _samplers(config, model.config.eos_token_ids, device)
-    runner, *others = [
-        _runner(config, each, pool.num_pages, sampler, device) for each, sampler in zip(models, samplers, strict=False)
-    ]
-    num_slots = host_slots(config, page_bytes[0])
+    shape, beside, scratch = model.config, sum(page_bytes[1:]), 0
+    if head is not None:
+        shape = replace(shape, num_layers=shape.num_layers + head.num_layers)
+        beside += config.page_size * shape.hidden_size * model.dtype.itemsize
+        scratch = config.max_sequences * -(-config.draft_tokens // config.page_size)
+        activations += scratch * kv_bytes_per_page(shape, config.page_size, model.kv_dtype)
+    pool = size_pool(config, shape, model.kv_dtype, device, activations, beside)
+    own, guessing = _samplers(config, shape.eos_token_ids, device)
+    attention = _attention(config, replace(model, config=shape), pool.num_pages, device, scratch)
+    runner = TorchRunner(model.model, attention, own, device)
+    if head is not None:
+        runner.head = HeadRunner(head, model.model, attention, guessing, device, model.dtype)
+    small = None
+    if draft is not None:
+        small = TorchRunner(draft.model, _attention(config, draft, pool.num_pages, device), guessing, device)
+    if device.type == "cuda":
+        for each in (runner, small) if small is not None else (runner,):
+            each.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
+    num_slots = host_slots(config, kv_bytes_per_page(shape, config.page_size, model.kv_dtype))
     if num_slots:
         runner.give_host_memory(num_slots)
-    return LoadedRunner(runner, model, others[0] if others else None, draft)
-
-
-def _runner(config: EngineConfig, model: LoadedModel, num_pages: int, sampler: Sampler, device: torch.device) -> TorchRunner:
-    attention = _attention(config, model, num_pages, device)
-    runner = TorchRunner(model.model, attention, sampler, device)
-    if device.type == "cuda":
-        runner.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
-    return runner
+    return LoadedRunner(runner, model, small, draft)
 
 
 def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> int:
@@ -113,11 +128,13 @@ def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device
     return taken
 
 
-def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device) -> AttentionBackend:
+def _attention(
+    config: EngineConfig, loaded: LoadedModel, num_pages: int, device: torch.device, num_scratch: int = 0
+) -> AttentionBackend:
     """The attention backend of a device with its pool."""
     if device.type != "cuda":
         shape, share = loaded.config, config.shared_attention
-        return CpuAttention(shape, num_pages, config.page_size, loaded.kv_dtype, device, share=share)
+        return CpuAttention(shape, num_pages, config.page_size, loaded.kv_dtype, device, share=share, num_scratch=num_scratch)
     from branchpoint.runtime.tiled_attention import TiledAttention  # loads triton
 
     attention = TiledAttention(
@@ -129,6 +146,7 @@ def _attention(config: EngineConfig, loaded: LoadedModel, num_pages: int, device
         query_dtype=loaded.dtype,
         max_sequences=config.max_sequences,
         share=config.shared_attention,
+        num_scratch=num_scratch,
     )
     attention.warm_up()
     return attention

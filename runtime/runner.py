@@ -15,6 +15,7 @@ from branchpoint.runtime.attention import AttentionBackend
 from branchpoint.runtime.batch import Padding, build_batch
 from branchpoint.runtime.device import watched
 from branchpoint.runtime.graph import GraphedAttention, StepGraphs, capture_on_cuda, padded_sizes
+from branchpoint.runtime.head_runner import HeadRunner
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, StepUnderWay, TokenMask
@@ -42,6 +43,7 @@ class TorchRunner:
         self._device = device
         self.runs_ahead = device.type == "cuda"
         self.graphs: StepGraphs | None = None
+        self.head: HeadRunner | None = None
         self.host: HostTier | None = None
         self.copy_cost: CopyCost | None = None
 
@@ -125,6 +127,8 @@ class TorchRunner:
         else:
             self._attention.plan(batch)
             hidden = self._model.forward(batch.tokens, batch.positions, self._attention)
+        if self.head is not None:
+            self.head.follow(batch, hidden)
         return hidden if batch.rows is None else hidden.index_select(0, batch.rows)
 
     def _draw(self, logits: Tensor, hidden: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[Drawn]:

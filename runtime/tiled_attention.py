@@ -52,14 +52,15 @@ class TiledAttention(KvPool):
         query_dtype: torch.dtype,
         max_sequences: int,
         share: bool = True,
+        num_scratch: int = 0,
     ) -> None:
-        super().__init__(config, num_pages, page_size, dtype, device)
+        super().__init__(config, num_pages, page_size, dtype, device, num_scratch=num_scratch)
         shape = TileShape(config.num_heads, config.num_kv_heads, config.head_dim, query_dtype, dtype, page_size)
         self._shape = shape if device.type != "cuda" else _on(shape, torch.cuda.get_device_properties(device))
         self._scale = config.head_dim**-0.5
         self._scratch = Scratch(query_dtype, device)
         self._rope_write = triton_operations().rope_write
-        width = min(num_pages, -(-config.context_length // page_size) + SPARE_PAGES)
+        width = min(num_pages + num_scratch, -(-config.context_length // page_size) + SPARE_PAGES)
         self._tables = PageTables(max_sequences, width, device)
         self._buffers: dict[int, Tensor] = {}  # by size: a plan's place depends on its key alone
         self._places = torch.empty(0, dtype=torch.int64, device=device)

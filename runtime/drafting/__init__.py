@@ -5,5 +5,6 @@ was agreed so far) and `StepCost` (what a token more costs a step) how much of e
 for each guess (`plan.Slot.draft`), drawn with that position's own noise and mask; `verify.commit_rows` takes in those that agree.
 
 `make_speculation` builds it all from a configuration. The drafters: `GrammarDrafter`, `NgramDrafter`, `SuffixDrafter` and
-`RadixDrafter`, which look up, and `DrawnDrafter`, which draws from a `GuessSource`: a small model (`ModelSource`).
+`RadixDrafter`, which look up, and `DrawnDrafter`, which draws from a `GuessSource`: a small model (`ModelSource`) or
+a learned head (`HeadSource`).
 """

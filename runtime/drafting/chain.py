@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.config import DrafterName, EngineConfig
 from branchpoint.runtime.drafting.drafter import Drafter
-from branchpoint.runtime.drafting.drawn import DrawnDrafter
+from branchpoint.runtime.drafting.drawn import DrawnDrafter, GuessSource
 from branchpoint.runtime.drafting.grammar import GrammarDrafter
+from branchpoint.runtime.drafting.head import HeadSource
 from branchpoint.runtime.drafting.model import ModelSource
 from branchpoint.runtime.drafting.ngram import NgramDrafter
 from branchpoint.runtime.drafting.radix import RadixDrafter
@@ -19,7 +20,7 @@ from branchpoint.runtime.drafting.suffix import SuffixDrafter
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.plan import Runner
 
-__all__ = ["DraftModel", "make_speculation"]
+__all__ = ["DraftHead", "DraftModel", "Guessers", "make_speculation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +31,43 @@ class DraftModel:
     context_length: int
 
 
+@dataclass(frozen=True, slots=True)
+class DraftHead:
+    """A head that follows the model, whose context holds `context_length` tokens; the `spare` pages are for its guesses."""
+
+    runner: Runner
+    context_length: int
+    spare: range
+
+
+@dataclass(frozen=True, slots=True)
+class Guessers:
+    """What computes guesses, as far as a configuration names it."""
+
+    model: DraftModel | None = None
+    head: DraftHead | None = None
+
+
 def make_speculation(
-    config: EngineConfig, table: TokenTable, cache: KVCache, draft_model: DraftModel | None = None
+    config: EngineConfig, table: TokenTable, cache: KVCache, guessers: Guessers | None = None
 ) -> Speculation | None:
     """The chain of `config.drafters`, None where there are none."""
-
+    computed = guessers or Guessers()
     rejected = config.draft_verify == "rejection"
 
+    def drawn(name: str, source: GuessSource) -> Drafter:
+        return DrawnDrafter(name, source, table.size, table.eos, rejected=rejected)
+
     def model() -> Drafter:
-        assert draft_model is not None, "a configuration with the drafter `model` names a model"
-        source = ModelSource(
-            draft_model.runner,
-            draft_model.context_length,
-            config.max_batch_tokens,
-            share=config.radix_cache,
-            own_noise=rejected,
-        )
-        return DrawnDrafter("model", source, table.size, table.eos, rejected=rejected)
+        small = computed.model
+        assert small is not None, "a configuration with the drafter `model` names a model"
+        most, share = config.max_batch_tokens, config.radix_cache
+        return drawn("model", ModelSource(small.runner, small.context_length, most, share=share, own_noise=rejected))
+
+    def head() -> Drafter:
+        learned = computed.head
+        assert learned is not None, "a configuration with the drafter `head` names a head"
+        return drawn("head", HeadSource(learned.runner, learned.context_length, learned.spare, own_noise=rejected))
 
     makers: dict[DrafterName, Callable[[], Drafter]] = {
         "grammar": lambda: GrammarDrafter(table.size, table.bytes_of),
@@ -54,6 +75,7 @@ def make_speculation(
         "suffix": SuffixDrafter,
         "radix": lambda: RadixDrafter(cache.read_ahead),
         "model": model,
+        "head": head,
     }
     if not config.drafters:
         return None

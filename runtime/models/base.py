@@ -47,5 +47,8 @@ class Model(Protocol):
     def forward(self, tokens: Tensor, positions: Tensor, attention: LayerAttention) -> Tensor:
         """Tokens and positions int64 [T] to normed hidden states [T, hidden_size]."""
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens int64 [T] to their embeddings [T, hidden_size]."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [R, hidden_size] to float32 [R, vocabulary_size]."""

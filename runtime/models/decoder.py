@@ -55,7 +55,7 @@ class Decoder:
         eps, head_dim, heads, kv_heads = config.rms_eps, config.head_dim, config.num_heads, config.num_kv_heads
         cos, sin = operations.rotation(self._cos, self._sin, positions, heads + kv_heads, kv_heads)
         rotation = Rotation(cos, sin, eps, kv_heads)
-        x = functional.embedding(tokens, self._embedding).to(self.dtype)
+        x = self.embed(tokens)
         residual: Tensor | None = None
         for index, layer in enumerate(self._layers):
             if residual is None:
@@ -68,6 +68,10 @@ class Decoder:
             x = layer.down.apply(operations.silu_mul(layer.gate_up.apply(x)))
         assert residual is not None, "a model has at least one layer"
         return operations.add_rms_norm(x, residual, self._norm, eps)[0]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See `Model`."""
+        return functional.embedding(tokens, self._embedding).to(self.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Model`."""

@@ -24,11 +24,14 @@ _INDEX = "model.safetensors.index.json"
 
 
 class SafetensorsCheckpoint:
-    """Tensors of a Hugging Face folder. Raises ModelError for a missing, truncated or corrupt file, naming it."""
+    """Tensors of a Hugging Face folder, of the shape in its config.json unless one is given.
 
-    def __init__(self, folder: Path) -> None:
+    Raises ModelError for a missing, truncated or corrupt file, naming it.
+    """
+
+    def __init__(self, folder: Path, config: ModelConfig | None = None) -> None:
         self.where = folder.name
-        self.config = read_folder_config(folder)
+        self.config = config or read_folder_config(folder)
         self._files = dict[str, safe_open]()
         self._holders = dict[str, safe_open]()
         for path, names in _weight_files(folder).items():

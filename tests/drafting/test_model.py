@@ -164,10 +164,12 @@ def pair(draft_model: str, **options: object) -> Iterator[LoadedEngine]:
         loaded.close()
 
 
-def told(loaded: LoadedEngine) -> tuple[tuple[int, ...], float]:
-    """The tokens of a call at temperature 0.8, and which share of the guesses for it was right."""
-    sampling = SamplingParams(max_tokens=40, temperature=0.8, seed=5, ignore_eos=True)
-    loaded.engine.submit(Call("c", tuple(range(50)), sampling))
+WARM = Call("c", tuple(range(50)), SamplingParams(max_tokens=40, temperature=0.8, seed=5, ignore_eos=True))
+
+
+def told(loaded: LoadedEngine, call: Call = WARM) -> tuple[tuple[int, ...], float]:
+    """The tokens of `call`, and which share of the guesses for it was right."""
+    loaded.engine.submit(call)
     tokens: list[int] = []
     while loaded.engine.has_work:
         for event in loaded.engine.step():

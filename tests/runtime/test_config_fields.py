@@ -255,7 +255,7 @@ def check_drafters() -> None:
     guesses, right, steps = drafted(Regex("(ab|cd)(ef|gh){9}"), drafters=("grammar",))
     assert guesses >= right >= 9
     for wrong in (("sufix",), ("ngram", "ngram")):
-        with pytest.raises(InvalidRequest, match="different ones of grammar, ngram, suffix, radix, model"):
+        with pytest.raises(InvalidRequest, match="different ones of grammar, ngram, suffix, radix, model, head"):
             config(drafters=wrong)
 
 
@@ -269,6 +269,16 @@ def check_draft_model() -> None:
             config(**wrong)
 
 
+def check_draft_head() -> None:
+    with pytest.raises(
+        ModelError, match="draft_head must name a folder with an EAGLE head"
+    ):  # tests/drafting/test_head.py has one
+        build_engine(config(drafters=("head",), draft_head="/nowhere"))
+    for wrong in ({"draft_head": "/nowhere"}, {"drafters": ("head",)}):
+        with pytest.raises(InvalidRequest, match="give both or neither"):
+            config(**wrong)
+
+
 def check_draft_verify() -> None:
     pair = {"drafters": ("model",), "draft_model": "dummy:llama", "draft_adaptive": False}
     texts = []
@@ -278,7 +288,7 @@ def check_draft_verify() -> None:
             (counts,) = loaded.engine.stats().drafters
             assert counts.drafted == counts.accepted > 0  # equal models: every guess stands by either rule
     assert texts[0] != texts[1], "guesses that are to be rejected have noise of their own"
-    with pytest.raises(InvalidRequest, match="it needs the drafter 'model'"):
+    with pytest.raises(InvalidRequest, match="it needs the drafter 'model' or 'head'"):
         config(draft_verify="rejection", drafters=("suffix",))
 
 
