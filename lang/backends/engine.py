@@ -36,16 +36,13 @@ _INLINE_CHARACTERS = 8192  # more text than this is tokenised on a thread, so th
 class EngineBackend(Dispatched):
     """Runs the requests of programs on an engine. Made by `Engine`, and closed with it."""
 
+    capabilities = Capabilities()  # everything
+
     def __init__(self, client: EngineClient, tokenizer: Tokenizer) -> None:
         self.client = client
         self.tokenizer = tokenizer
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="branchpoint-tokenize")
         self._relay: Relay | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Everything."""
-        return Capabilities()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`."""

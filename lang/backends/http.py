@@ -40,6 +40,8 @@ class RuntimeEndpoint(Dispatched):
     Raises BackendError, with the answer's status and body, where a request fails.
     """
 
+    capabilities = Capabilities()  # everything
+
     def __init__(self, url: str, api_key: str | None = None, **options: Unpack[LinkOptions]) -> None:
         self._connection = Connection(url, headers=bearer(api_key), hint=" Is it a Branchpoint server?", **options)
         self._rendered: OrderedDict[bytes, str] = OrderedDict()
@@ -49,11 +51,6 @@ class RuntimeEndpoint(Dispatched):
     def url(self) -> str:
         """Where the server is."""
         return self._connection.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Everything."""
-        return Capabilities()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`. Leaving it early closes the connection, by which the server knows that it is to abort."""

@@ -263,6 +263,7 @@ def test_a_program_reuses_what_it_generated(engine: bp.Engine) -> None:
     run = program.run(backend=engine, seed=7)
     assert run.value == program.run(backend=engine, seed=7).value
     first, second = run.meta("x"), run.meta("y")
+    assert engine.tokenizer.encode(first.text) != list(first.tokens)  # a client that sends the text again sends other ids
     # the last token is never computed: nothing comes after it
     assert second.cached_tokens >= first.prompt_tokens + first.completion_tokens - 1
     assert len(run["z"]) == 3

@@ -1,6 +1,7 @@
 """P1 to P4: how a program is called, what its run gives, how batches go."""
 
 import asyncio
+import linecache
 import threading
 import time
 from typing import Any
@@ -109,6 +110,7 @@ def test_p2_run_raises_what_failed_with_variable_line_and_status() -> None:
     assert (error.variable, error.program, error.status, error.body) == ("second", "program", 503, "{}")
     assert error.origin is not None
     assert error.origin.file == __file__
+    assert linecache.getline(__file__, error.origin.line).strip() == 's += bp.gen("second")'
     assert f"test_program.py:{error.origin.line}" in str(error)
     assert "status 503: no capacity" in str(error)
     assert isinstance(error.__cause__, bp.BackendError)
