@@ -39,6 +39,7 @@ from branchpoint.constrained.regex import Series, literal, parse_regex, write_re
 from branchpoint.constrained.sandbox import RiskyConstraint, Sandbox, is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.tags import compile_structural_tag
+from branchpoint.constrained.turns import Turns
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["CompilerLimits", "CompilerStats", "GrammarCompiler"]
@@ -53,6 +54,7 @@ class CompilerLimits:
 
     `cached`: grammars kept, least recently used dropped. `failure_seconds`: how long a refusal is remembered.
     `waiting`: compilations in flight; more are refused. `index_states`: automaton size up to which outlines-core is used.
+    `trials`: risky ones of one owner that may wait.
     `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text. `trial_seconds` (of
     CPU; 0: none are made) and `trial_bytes` (of memory): what a risky constraint may take on trial, see `sandbox.py`.
     """
@@ -64,6 +66,7 @@ class CompilerLimits:
     options: int = 20_000
     option_bytes: int = 1 << 20
     prefix_bytes: int = 4096
+    trials: int = 64
     trial_seconds: float = 1.5
     trial_bytes: int = 1 << 30
 
@@ -119,6 +122,7 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._limits = limits or CompilerLimits()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="grammar")
+        self._trials = Turns[CompiledGrammar](self._limits.trials)
         self._lock = threading.Lock()
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
         self._in_flight = 0
@@ -145,22 +149,23 @@ class GrammarCompiler:
         if self._sandbox is not None:
             self._sandbox.begin()
 
-    def compile(self, constraint: Constraint | None, prefix: bytes = b"") -> "Future[CompiledGrammar]":
+    def compile(self, constraint: Constraint | None, prefix: bytes = b"", owner: str = "") -> "Future[CompiledGrammar]":
         """A future of the grammar whose outputs begin with `prefix` and then follow `constraint` (None: anything).
 
         Errors arrive in the future, all of them GrammarErrors. Cancelling it disturbs nobody else who asked for the same.
+        Risky constraints are tried out in turn, `owner` by owner; others never wait for them.
         """
         mine: Future[CompiledGrammar] = Future()
         try:
             _check_size(constraint)
-            shared = self._shared((constraint, prefix))
+            shared = self._shared((constraint, prefix), owner)
         except GrammarError as error:
             mine.set_exception(error)
             return mine
         shared.add_done_callback(functools.partial(_hand_on, mine))
         return mine
 
-    def _shared(self, key: _Key) -> "Future[CompiledGrammar]":
+    def _shared(self, key: _Key, owner: str) -> "Future[CompiledGrammar]":
         with self._lock:
             if self._closed:
                 raise CompilerClosed("The grammar compiler is closed; nothing more can be compiled.")
@@ -171,14 +176,20 @@ class GrammarCompiler:
                 return entry.future
             if self._in_flight >= self._limits.waiting:
                 raise CompilerBusy(f"{self._in_flight} constraints are being compiled already; try again later.")
+            future = self._begin(key, owner)
             self._in_flight += 1
-            future = self._pool.submit(self._build, key)
             self._entries[key] = _Entry(future)
             self._entries.move_to_end(key)
             while len(self._entries) > self._limits.cached:
                 self._entries.popitem(last=False)
         future.add_done_callback(functools.partial(self._settle, key))
         return future
+
+    def _begin(self, key: _Key, owner: str) -> "Future[CompiledGrammar]":
+        constraint = key[0]
+        if self._sandbox is None or constraint is None or not is_risky(constraint):
+            return self._pool.submit(self._build, key)
+        return self._trials.submit(owner, functools.partial(self._build, key))
 
     def _settle(self, key: _Key, future: "Future[CompiledGrammar]") -> None:
         failed = future.cancelled() or future.exception() is not None
@@ -194,6 +205,7 @@ class GrammarCompiler:
         with self._lock:
             self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._trials.close()
         if self._sandbox is not None:
             self._sandbox.close()
 

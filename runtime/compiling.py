@@ -25,8 +25,11 @@ WAIT_SECONDS = 0.01
 class Compiler(Protocol):
     """Compiles constraints elsewhere; `constrained.compiler` has the real one."""
 
-    def compile(self, constraint: Constraint | None, prefix: bytes) -> "Future[CompiledGrammar]":
-        """The grammar of `constraint` whose sentences come behind `prefix`, or where it is None of anything behind `prefix`."""
+    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> "Future[CompiledGrammar]":
+        """The grammar of `constraint` whose sentences come behind `prefix`, or where it is None of anything behind `prefix`.
+
+        Owners get their turns: what one of them has asked for in great number doesn't hold up another's.
+        """
 
 
 class Compiling:
@@ -46,7 +49,7 @@ class Compiling:
     def start(self, call: Call) -> None:
         """Have the grammar of `call` compiled; where the compiler refuses it at once, that is its result."""
         try:
-            future = self._compiler.compile(call.constraint, call.heal)
+            future = self._compiler.compile(call.constraint, call.heal, call.owner)
         except BranchpointError as error:
             future = Future()
             future.set_exception(error)

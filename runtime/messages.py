@@ -15,6 +15,7 @@ from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = [
     "MAX_PROGRAM_NAME",
+    "OWNER_END",
     "Abort",
     "Call",
     "Completed",
@@ -37,6 +38,9 @@ __all__ = [
 
 MAX_PROGRAM_NAME = 256
 FinishReason = Literal["stop", "length", "abort", "error"]
+
+OWNER_END = "\x1f"
+"""What stands in a namespace behind the name of the caller whose it is, where a server knows its callers."""
 
 
 class Hints(msgspec.Struct, frozen=True):
@@ -98,6 +102,11 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     heal: bytes = b""
     namespace: str = ""
     hints: Hints = Hints()
+
+    @property
+    def owner(self) -> str:
+        """The caller whose call it is; empty where nobody is told apart."""
+        return self.namespace.partition(OWNER_END)[0] if OWNER_END in self.namespace else ""
 
 
 class ScoreCall(msgspec.Struct, frozen=True, tag="score"):

@@ -39,7 +39,7 @@ class Setting:
 class _NoGrammars:
     """A compiler for programs that hold no output to anything."""
 
-    def compile(self, constraint: Constraint | None, prefix: bytes) -> "Future[CompiledGrammar]":
+    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> "Future[CompiledGrammar]":
         raise NotImplementedError(f"Simulated programs are free text; got {constraint} behind {prefix!r}.")
 
 

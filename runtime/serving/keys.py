@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Scope
 
 from branchpoint.runtime.errors import InvalidRequest
-from branchpoint.runtime.messages import Call, ScoreCall
+from branchpoint.runtime.messages import OWNER_END, Call, ScoreCall
 from branchpoint.runtime.serving.errors import clip
 from branchpoint.runtime.serving.quota import KeyLimits, Quota
 
@@ -39,7 +39,7 @@ class Caller:
 
     def space(self, namespace: str) -> str:
         """The namespace that a call of this caller gets where its request asks for `namespace`."""
-        return f"{self.namespace}\x1f{namespace}" if self.namespace else namespace
+        return f"{self.namespace}{OWNER_END}{namespace}" if self.namespace else namespace
 
     def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
         """`call` in this caller's namespace, which the names of programs lie in too: no one ends another's program."""

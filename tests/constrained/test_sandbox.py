@@ -7,7 +7,7 @@ import pytest
 
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
 from branchpoint.constrained.engines.choice import ChoiceGrammar
-from branchpoint.constrained.errors import GrammarError, InvalidGrammar, LimitExceeded
+from branchpoint.constrained.errors import CompilerBusy, GrammarError, InvalidGrammar, LimitExceeded
 from branchpoint.constrained.sandbox import is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.runtime.tokenizer import load_tokenizer
@@ -70,6 +70,23 @@ def test_others_are_compiled_while_one_is_on_trial(small: GrammarCompiler) -> No
     for future in done:
         future.result(timeout=60)
     assert isinstance(slow.exception(timeout=60), LimitExceeded)
+
+
+def endless(name: str, count: int) -> list[Ebnf]:
+    return [Ebnf(f"start: R\nR: /{name}{at}/ | " + " & ".join(f"/b.*{one}/" for one in range(200))) for at in range(count)]
+
+
+def test_nobody_waits_behind_the_many_trials_of_another() -> None:
+    limits = CompilerLimits(trial_seconds=0.4, trial_bytes=1 << 28, trials=4)
+    compiler = GrammarCompiler(load_tokenizer(None, 300, ()).vocabulary, 2, limits)
+    hostile = [compiler.compile(one, owner="hostile") for one in endless("h", 8)]
+    assert sum(isinstance(one.exception(0), CompilerBusy) for one in hostile if one.done()) >= 3, "an owner's line has an end"
+    assert compiler.compile(Regex("[a-z]+"), owner="hostile").result(timeout=60).matcher() is not None
+    tried = compiler.compile(Ebnf('start: "a" "b"?'), owner="other").result(timeout=60)
+    waiting = [one for one in hostile if not one.done()]
+    assert len(waiting) >= 2 and tried.matcher() is not None, "what is tried out waits for one other, not for all"
+    compiler.close()
+    assert all(one.done() for one in hostile)
 
 
 def test_what_compiles_soon_is_not_tried() -> None:

@@ -266,7 +266,7 @@ class ScriptedCompiler:
         self.at_once = at_once
         self.waiting: list[tuple[Future[ListGrammar], Constraint | None, bytes]] = []
 
-    def compile(self, constraint: Constraint | None, prefix: bytes) -> Future[ListGrammar]:
+    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> Future[ListGrammar]:
         future: Future[ListGrammar] = Future()
         self.waiting.append((future, constraint, prefix))
         if self.at_once:

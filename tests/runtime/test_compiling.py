@@ -1,16 +1,38 @@
 """A compiler that is full is the server's trouble: the call may be tried again, and is not called wrong."""
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 
 from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
-from branchpoint.constrained.spec import Regex
+from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.spec import Constraint, Regex
 from branchpoint.constrained.vocabulary import make_vocabulary
 from branchpoint.runtime.compiling import Compiling
 from branchpoint.runtime.errors import Overloaded
 from branchpoint.runtime.messages import Call
+from branchpoint.runtime.serving.keys import Caller
 from branchpoint.runtime.stats import GrammarCounts
+
+
+class Owners:
+    """A compiler that only notes for whom it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> "Future[CompiledGrammar]":
+        self.asked.append(owner)
+        return Future()
+
+
+def test_grammars_are_asked_for_by_caller_whatever_salt_it_sends() -> None:
+    owners = Owners()
+    compiling = Compiling(owners)
+    for number, namespace in enumerate((Caller("a", "team").space("salt"), Caller("a", "team").space("other"), "salt", "")):
+        compiling.start(Call(f"c{number}", (1,), constraint=Regex("a"), namespace=namespace))
+    assert owners.asked == ["team", "team", "", ""]
 
 
 def test_a_full_compiler_is_an_overload() -> None:

@@ -187,6 +187,14 @@ def test_ends_are_counted_by_what_they_were() -> None:
     assert found["sglang:num_requests_total"] == 3
 
 
+def test_calls_that_the_models_logits_spoiled_are_counted() -> None:
+    metrics = Metrics(INFO)
+    assert values(metrics)["vllm:corrupted_requests_total"] == 0
+    told = "The model's logits are unusable: no number is finite."
+    metrics.watch(Call("a", (1,)), lambda event: None)(Failed("a", "internal", told))
+    assert values(metrics)["vllm:corrupted_requests_total"] == 1
+
+
 def test_what_never_became_a_call_counts_as_refused() -> None:
     metrics = Metrics(INFO)
     metrics.refused("invalid_request")

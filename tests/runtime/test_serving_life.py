@@ -76,7 +76,8 @@ async def test_a_client_that_goes_before_the_first_token_aborts_its_calls(site: 
     assert site.gateway.num_open == 0 and not client.sent
 
 
-async def test_a_client_that_goes_while_decoding_aborts_its_call(site: Site) -> None:
+async def test_a_client_that_goes_while_decoding_aborts_its_call(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "branchpoint.serving")
     site.engine.hold = True
     client = Client(site, "/v1/completions", {"prompt": "hi", "stream": True})
     await until(lambda: bool(site.engine.held))
@@ -86,6 +87,7 @@ async def test_a_client_that_goes_while_decoding_aborts_its_call(site: Site) -> 
     client.go()
     await asyncio.wait_for(client.task, 60)
     assert site.engine.aborted == [call.id]
+    assert "the client is gone" in caplog.text
     on_event(Delta(call.id, 0, "b", (98,)))  # what still comes is nobody's
     await asyncio.sleep(0.01)
     assert len(client.sent) == 2

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -18,6 +20,7 @@ from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
 from branchpoint.runtime.serving.server import bind
 from branchpoint.runtime.stats import EngineStats
+from branchpoint.runtime.tokenizer import Tokenizer
 from tests.runtime.serving_fake import FakeEngine
 from tests.runtime.serving_site import open_site, refusal, tokenizer
 from tests.server.waiting import until
@@ -40,6 +43,34 @@ async def test_prompts_that_would_wait_beyond_the_limit_are_429_and_counted() ->
         site.engine.release()
         assert (await waiting).status_code == 200
         assert (await site.complete(prompt="x" * 30)).status_code == 200, "a single long prompt is served where nothing waits"
+
+
+async def test_however_many_come_at_once_no_more_wait_than_may() -> None:
+    async with open_site(max_queued_tokens=20) as site:
+        site.engine.hold = True
+        asked = [asyncio.create_task(site.complete(prompt="x" * 8)) for _ in range(12)]  # all are tokenised side by side
+        await until(lambda: sum(task.done() for task in asked) >= 10)
+        assert site.gateway.num_open == 2 and all(task.result().status_code == 429 for task in asked if task.done())
+        site.engine.release()
+        assert sorted([(await task).status_code for task in asked]) == [200] * 2 + [429] * 10
+
+
+async def test_health_answers_while_a_long_prompt_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_site() as site:
+        tokenizer, began, gate = site.gateway.loaded.tokenizer, threading.Event(), threading.Event()
+        prepare = type(tokenizer).prepare
+
+        def slow(self: Tokenizer, *given: Any, **more: Any) -> Any:
+            began.set()
+            assert gate.wait(60)
+            return prepare(self, *given, **more)
+
+        monkeypatch.setattr(type(tokenizer), "prepare", slow)
+        waiting = asyncio.create_task(site.complete())
+        await until(began.is_set)
+        assert (await site.http.get("/health")).status_code == 200
+        gate.set()
+        assert (await waiting).status_code == 200
 
 
 async def test_a_request_that_waits_too_long_for_its_first_token_is_503() -> None:

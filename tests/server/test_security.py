@@ -63,6 +63,10 @@ async def test_no_request_names_a_file_a_template_or_code() -> None:
         refusal(await site.chat(messages=[{"role": "user", "content": [image]}]), 400, "messages[0].content[0].type")
 
 
+def test_a_server_listens_to_its_own_machine_unless_told_otherwise() -> None:
+    assert ServerOptions().host == "127.0.0.1"
+
+
 async def test_no_origin_is_let_in() -> None:
     async with open_site() as site:
         for method in ("GET", "OPTIONS"):
