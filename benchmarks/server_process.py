@@ -25,16 +25,16 @@ class ServerProcess:
         found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False)
         return [int(pid) for pid in found.stdout.split()]
 
-    def memory(self) -> int:
-        """Bytes in memory of it and its children."""
-        total = 0
+    def memory(self) -> dict[int, int]:
+        """Bytes in memory of it and of each of its children, by process id; its own come first."""
+        sizes = dict[int, int]()
         for pid in (self.process.pid, *self.children()):
             try:
                 with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123  # one read of a kernel file
-                    total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                    sizes[pid] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
             except OSError:
                 continue
-        return total
+        return sizes
 
 
 @contextmanager

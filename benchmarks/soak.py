@@ -170,13 +170,15 @@ async def soak(server: ServerProcess, seconds: float, clients: int) -> Told:
     await asyncio.sleep(seconds / 4)
     await kill_engine(server, told, server.url)
     await asyncio.sleep(max(0.0, until - seconds / 2 - time.monotonic()))
-    before = max([server.memory() for _ in range(5) if not await asyncio.sleep(1)])
+    first = max([server.memory() for _ in range(5) if not await asyncio.sleep(1)], key=lambda sizes: sum(sizes.values()))
     await asyncio.gather(*asking)
     await asyncio.sleep(2)
-    after = server.memory()
+    last = server.memory()
+    before, after = sum(first.values()), sum(last.values())
     told.counts["MiB at half time"], told.counts["MiB at the end"] = before >> 20, after >> 20
     if after > before * GROWTH:
-        told.fault(f"memory grew from {before >> 20} to {after >> 20} MiB")
+        grown = ", ".join(f"{first.get(pid, 0) >> 20} to {size >> 20}" for pid, size in last.items())
+        told.fault(f"memory grew from {before >> 20} to {after >> 20} MiB; the server and its children: {grown}")
     state = httpx.get(f"{server.url}/get_server_info").json()["internal_states"][0]
     if state["pages_held"] or state["running"] or state["waiting"] or httpx.get(f"{server.url}/load").json()["server_load"]:
         told.fault(f"something is left: {state}")

@@ -8,10 +8,9 @@ import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from branchpoint.constrained.automaton import count_states
 from branchpoint.constrained.documents import Documents
@@ -33,6 +32,7 @@ from branchpoint.constrained.errors import (
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
 from branchpoint.constrained.json_grammar import compile_json_schema, compile_prepared, prepare_json_schema
+from branchpoint.constrained.lazy import Lazy
 from branchpoint.constrained.prepared import Prepared, PreparedSchema
 from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
@@ -87,24 +87,6 @@ class _Entry:
     expires: float | None = None
 
 
-_Made = TypeVar("_Made")
-
-
-class _Lazy(Generic[_Made]):
-    """Makes a thing at the first call, once, whichever threads ask."""
-
-    def __init__(self, make: Callable[[], _Made]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._made: _Made | None = None
-
-    def __call__(self) -> _Made:
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
-
 class GrammarCompiler:
     """Compiles constraints for one vocabulary. Thread-safe. `close()` ends its threads.
 
@@ -128,8 +110,8 @@ class GrammarCompiler:
         self._in_flight = 0
         self._closed = False
         self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
-        self._llguidance = _Lazy(lambda: LlguidanceEngine(vocabulary))
-        self._outlines = _Lazy(lambda: OutlinesEngine(vocabulary))
+        self._llguidance = Lazy(lambda: LlguidanceEngine(vocabulary))
+        self._outlines = Lazy(lambda: OutlinesEngine(vocabulary))
         seconds, memory = self._limits.trial_seconds, self._limits.trial_bytes
         self._sandbox = Sandbox(vocabulary, documents, seconds, memory) if seconds else None
         self._pool.submit(self._llguidance)  # its token tree takes a tenth of a second; the first caller needn't wait for it

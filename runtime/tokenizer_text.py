@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.tokenizer_layout import SpecialTokens, Stretch
@@ -80,6 +81,11 @@ def _plain_json(layout: dict[str, Any], special: SpecialTokens) -> str:
 def _plain_backend(text: str) -> Backend:
     backend: Backend = Backend.from_str(text)
     backend.encode_special_tokens = True  # a special token's text is text
+    cutter = backend.pre_tokenizer
+    if isinstance(backend.model, BPE) and (cutter is None or len(cutter.pre_tokenize_str("a b")) == 1):
+        backend.model._resize_cache(
+            0
+        )  # it keeps 10,000 words, and a whole text is one here: tens of megabytes that nobody asks for
     return backend
 
 

@@ -195,6 +195,15 @@ def test_calls_that_the_models_logits_spoiled_are_counted() -> None:
     assert values(metrics)["vllm:corrupted_requests_total"] == 1
 
 
+def test_counters_go_on_where_another_engine_begins_at_0() -> None:
+    metrics = Metrics(INFO)
+    metrics.update(stats(totals=Usage(prompt_tokens=100, preemptions=3)))
+    metrics.restarted()
+    metrics.update(stats(totals=Usage(prompt_tokens=7, preemptions=1)))
+    found = values(metrics)
+    assert (found["vllm:num_preemptions_total"], found["vllm:prompt_tokens_total"]) == (4, 107)
+
+
 def test_what_never_became_a_call_counts_as_refused() -> None:
     metrics = Metrics(INFO)
     metrics.refused("invalid_request")

@@ -1,6 +1,7 @@
 """Text to tokens and back, on SmolLM2's own tokenizer (from its GGUF) and on the one of bytes."""
 
 import importlib.util
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -215,3 +216,19 @@ def test_one_tokenizer_serves_many_threads(smollm2: Tokenizer) -> None:
     want = [(smollm2.encode(text), smollm2.encode(text, special=True)) for text in texts]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda text: (smollm2.encode(text), smollm2.encode(text, special=True)), texts * 4)) == want * 4
+
+
+def test_texts_that_never_come_again_stay_nowhere() -> None:
+    tokenizer = load_tokenizer(None, 300, (299,))  # of bytes: a whole text is one word
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def read(begin: int) -> None:
+        for number in range(begin, begin + 4000):
+            tokenizer.prepare([Text(f"{number} " * 40)], heal=False)
+
+    read(0)
+    before = resident()
+    read(4000)
+    assert resident() - before < 4 * 2**20
