@@ -77,13 +77,13 @@ Parser = Callable[[Gateway, Json, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A generating route: its paths, the struct that is its body's schema, what it refuses, who answers, and its methods."""
+    """A generating route: its paths, the struct that is its body's schema, what it refuses, who answers, and whether PUT is POST."""
 
     paths: tuple[str, ...]
     form: type[msgspec.Struct]
     rules: Rules
     parse: Parser
-    methods: tuple[str, ...] = ("POST",)
+    puts: bool = False
 
 
 def _plain(work: Callable[[Gateway, Json], Awaitable[Json]]) -> Parser:
@@ -110,7 +110,7 @@ _ROUTES = (
     Endpoint(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
     Endpoint(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
     Endpoint(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
-    Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate), ("POST", "PUT")),
+    Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate), puts=True),
     Endpoint(("/v1/embeddings",), EmbeddingRequest, EMBEDDING_RULES, _headed(answer_embeddings)),
     Endpoint(("/v1/score", "/score"), TextScoreRequest, SCORE_RULES, _headed(answer_text_score)),
     Endpoint(("/v1/rerank", "/rerank", "/v2/rerank"), RerankRequest, RERANK_RULES, _headed(answer_rerank)),
@@ -132,13 +132,15 @@ def build_app(gateway: Gateway, options: ServerOptions, more: Sequence[Endpoint]
             app.add_api_route(
                 path,
                 _endpoint(gateway, options, route),
-                methods=list(route.methods),
+                methods=["POST"],
                 name=path.strip("/").replace("/", "_"),
                 response_model=None,
                 openapi_extra={
                     "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(route.form)}}}
                 },
             )
+            if route.puts:
+                app.add_api_route(path, _endpoint(gateway, options, route), methods=["PUT"], include_in_schema=False)
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
