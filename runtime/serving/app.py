@@ -77,7 +77,7 @@ Parser = Callable[[Gateway, Json, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A generating route: its paths, the struct that is its body's schema, what it refuses, who answers, and whether PUT is POST."""
+    """A generating route: its paths, the struct that is its body's schema, what it refuses, who answers; `puts`: PUT is POST."""
 
     paths: tuple[str, ...]
     form: type[msgspec.Struct]
