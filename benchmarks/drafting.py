@@ -1,8 +1,8 @@
 """What drafting gives: `python -m benchmarks.drafting`, on SmolLM2 and a CPU, beside the same engine without drafters.
 
 For each case tokens per step and tokens a second, with and without, how many guesses held, and whether the texts are the same
-(in float32 they must be; other forms round by the number of rows). Both engines take each round in turn, so that what else the
-machine does befalls both.
+(in float32 they must be; other forms round by the number of rows). Both engines have one model and take each round in turn, so
+that what else the machine does befalls both.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.tally import advice
 from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.messages import Call, Completed, Delta, Failed
+from branchpoint.runtime.weights.loader import LoadedModel
 
 __all__ = ["main"]
 
@@ -57,7 +58,7 @@ class Side:
         self.loaded.close()
 
 
-def _load(options: argparse.Namespace, drafters: tuple[str, ...]) -> Side:
+def _load(options: argparse.Namespace, drafters: tuple[str, ...], model: LoadedModel | None = None) -> Side:
     config = EngineConfig(
         model=options.model,
         cpu_weights=options.cpu_weights,
@@ -68,13 +69,14 @@ def _load(options: argparse.Namespace, drafters: tuple[str, ...]) -> Side:
         drafters=drafters,  # type: ignore[arg-type]  # checked by the config itself
         draft_tokens=options.draft_tokens,
     )
-    return Side(build_engine(config))
+    return Side(build_engine(config, model))
 
 
 def measure(name: str, case: Case, options: argparse.Namespace, report: Report) -> None:
     """One case on both engines."""
     drafters = tuple(options.drafters or case.drafters)
-    drafted, plain = _load(options, drafters), _load(options, ())
+    plain = _load(options, ())
+    drafted = _load(options, drafters, plain.loaded.model)
     try:
         for number, calls in enumerate(case.rounds(drafted.loaded.tokenizer)):
             for side in (drafted, plain) if number % 2 else (plain, drafted):

@@ -13,11 +13,13 @@ import msgspec
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.chain import DraftHead, DraftModel, Guessers
+from branchpoint.runtime.drafting.cost import SIZES
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.loop import HostedEngine
 from branchpoint.runtime.messages import ModelInfo
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.step_timing import time_steps
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
 from branchpoint.runtime.weights.resolve import locate
 
@@ -39,6 +41,7 @@ class LoadedEngine:
     info: ModelInfo
     tokenizer: Tokenizer
     compiler: GrammarCompiler | None = None
+    model: "LoadedModel | None" = None
 
     def close(self) -> None:
         """End what works beside the engine; the engine itself is closed by its loop."""
@@ -46,13 +49,18 @@ class LoadedEngine:
             self.compiler.close()
 
 
-def build_engine(config: EngineConfig) -> LoadedEngine:
-    """Load the model and make its engine. Raises ModelError, CapacityError or InvalidRequest."""
+def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> LoadedEngine:
+    """Load the model, or take that of another engine, and make its engine. Raises ModelError, CapacityError or InvalidRequest.
+
+    Engines that share a model say the same: under `auto` weights, each load takes the forms that were fastest then.
+    """
     locate(config.model)  # a model that isn't there is told before torch is loaded
     from branchpoint.runtime.loading import load_runner
 
-    loaded = load_runner(config)
+    loaded = load_runner(config, model)
     runner, model = loaded.runner, loaded.model
+    if config.drafters:
+        runner.step_seconds = time_steps(runner, SIZES, config.max_sequences, runner.num_pages)
     shape = model.config
     tokenizer = load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids)
     guessers = _guessers(loaded, tokenizer)
@@ -69,7 +77,7 @@ def build_engine(config: EngineConfig) -> LoadedEngine:
         copy_cost=runner.copy_cost,
         guessers=guessers,
     )
-    return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler)
+    return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler, model)
 
 
 def tokenizer_of(info: ModelInfo) -> Tokenizer:

@@ -58,7 +58,7 @@ class Engine:
         self._cache = KVCache(
             runner.num_pages, runner.page_size, enabled=config.radix_cache, host=host, copy_cost=copy_cost, clock=clock
         )
-        self._speculation = speculation or make_speculation(config, table, self._cache, guessers)
+        self._speculation = speculation or make_speculation(config, table, self._cache, runner, guessers)
         self._scheduler = Scheduler(
             self._cache,
             make_order(config.policy, self._cache.cached_tokens),
@@ -219,7 +219,7 @@ class Engine:
         self._computed += plan.num_tokens
         self._commit(plan, result, flight.masks)
         if self._speculation:
-            self._speculation.note_step(plan.num_tokens, self._clock() - flight.since)
+            self._speculation.settle()
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
         errors = dict(masks.errors)

@@ -54,20 +54,21 @@ def largest_plan(most_tokens: int, context_length: int, most_sequences: int, pag
     return StepPlan(tuple(slots))
 
 
-def load_runner(config: EngineConfig) -> LoadedRunner:
-    """Load the models that `config` names and give each a KV pool. Raises ModelError, CapacityError or InvalidRequest.
+def load_runner(config: EngineConfig, model: LoadedModel | None = None) -> LoadedRunner:
+    """Load the models that `config` names and give each a KV pool; `model` is taken where it is loaded already. Raises
+    ModelError, CapacityError or InvalidRequest.
 
     Loading runs in a thread of its own. OpenMP gives each thread that computes a team of workers for as long as it lives; where
     all teams together have more of them than there are cores, they sleep between two operations instead of spinning. The
     engine's thread would decode at half its speed for a team that this one no longer needs.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="branchpoint-load") as loading:
-        return loading.submit(_load, config).result()
+        return loading.submit(_load, config, model).result()
 
 
-def _load(config: EngineConfig) -> LoadedRunner:
+def _load(config: EngineConfig, model: LoadedModel | None) -> LoadedRunner:
     device = pick_device(config)
-    model = load_model(config, device)
+    model = model or load_model(config, device)
     draft = None if config.draft_model is None else load_draft(config, config.draft_model, model, device)
     head = None if config.draft_head is None else load_eagle_head(config.draft_head, model.model, device, model.dtype)
     return make_runner(config, model, device, draft, head)

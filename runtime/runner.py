@@ -46,6 +46,7 @@ class TorchRunner:
         self.head: HeadRunner | None = None
         self.host: HostTier | None = None
         self.copy_cost: CopyCost | None = None
+        self.step_seconds: dict[int, float] = {}
 
     @property
     def num_pages(self) -> int:

@@ -10,7 +10,7 @@ from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Acceptance", "Rate"]
 
-PRIOR = 0.7  # of a guess of which nothing is known
+PRIOR = 0.4  # of a guess of which nothing is known
 PRIOR_WEIGHT = 2.0
 OWN_WEIGHT = 6.0  # guesses of its own after which a sequence's rate counts as much as that of its grade
 MEMORY = 128.0  # guesses after which older ones count half
@@ -53,10 +53,10 @@ class Acceptance:
         """For each guess of `proposal`, how likely it is that it and all before it are right."""
         own = self._own.get(sequence)
         own_rate = own.rates.get(name) if own else None
-        reached, found = 1.0, []
+        reached, found, unknown = 1.0, [], self.overall(name)
         for place in range(len(proposal.tokens)):
             rate = self._rates.get((name, proposal.grade, min(place, PLACES - 1)))
-            chance = rate.blend(PRIOR, PRIOR_WEIGHT) if rate else PRIOR
+            chance = rate.blend(unknown, PRIOR_WEIGHT) if rate else unknown
             if own_rate:
                 chance = own_rate.blend(chance, OWN_WEIGHT)
             reached *= chance

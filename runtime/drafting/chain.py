@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.config import DrafterName, EngineConfig
+from branchpoint.runtime.drafting.cost import StepCost, TimedRunner
 from branchpoint.runtime.drafting.drafter import Drafter
 from branchpoint.runtime.drafting.drawn import DrawnDrafter, GuessSource
 from branchpoint.runtime.drafting.grammar import GrammarDrafter
@@ -49,9 +50,9 @@ class Guessers:
 
 
 def make_speculation(
-    config: EngineConfig, table: TokenTable, cache: KVCache, guessers: Guessers | None = None
+    config: EngineConfig, table: TokenTable, cache: KVCache, runner: Runner, guessers: Guessers | None = None
 ) -> Speculation | None:
-    """The chain of `config.drafters`, None where there are none."""
+    """The chain of `config.drafters`, None where there are none; what `runner` has measured says when they pay."""
     computed = guessers or Guessers()
     rejected = config.draft_verify == "rejection"
 
@@ -80,4 +81,5 @@ def make_speculation(
     if not config.drafters:
         return None
     chain = tuple(makers[name]() for name in config.drafters)
-    return Speculation(chain, most=config.draft_tokens, ends=table.eos, adaptive=config.draft_adaptive)
+    cost = StepCost(runner.step_seconds if isinstance(runner, TimedRunner) else None)
+    return Speculation(chain, most=config.draft_tokens, ends=table.eos, adaptive=config.draft_adaptive, cost=cost)

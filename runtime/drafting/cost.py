@@ -1,57 +1,43 @@
-"""What a step costs by the tokens in it, measured: the other half of the question how many guesses are worth verifying.
+"""What a step costs by the tokens in it: the other half of the question how many guesses are worth verifying.
 
-Fed with the time of every step that is not a large prefill; answers in seconds, or in relative terms while it knows little.
+Measured once, before anything runs: products work in tiles, and one token more may cost one more of these. What a step takes
+beside other work on the machine says little about how two sizes compare.
 """
 
-__all__ = ["LARGEST", "StepCost"]
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
-LARGEST = 256
-"""Tokens of the largest step that is remembered."""
-SHARE = 0.15  # of a new measurement in what is remembered
-UNKNOWN_SLOPE = 0.02  # of a step's time, for each token more, where nothing larger was measured
-OUTLIER = 3.0  # a step this many times longer than usual is taken for an interruption
+from branchpoint.runtime.plan import Runner
+
+__all__ = ["SIZES", "StepCost", "TimedRunner"]
+
+SIZES = (1, 2, 4, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64)
+"""Tokens of the steps that are measured: those about which tiles, and forms of the weights, change."""
+UNKNOWN_SLOPE = 0.02  # of a step's time, for each token more, where nothing was measured
+
+
+@runtime_checkable
+class TimedRunner(Runner, Protocol):
+    """A runner that knows what steps take which draw so many tokens, in seconds; the more sizes the better."""
+
+    step_seconds: Mapping[int, float]
 
 
 class StepCost:
-    """Mean seconds of a step by its number of tokens, recent steps first."""
+    """Seconds of a step by its number of tokens, where `measured` says that of some."""
 
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-        self._order: list[int] = []
-
-    def note(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
-        if not 0 < tokens <= LARGEST or seconds <= 0:
-            return
-        before = self._seconds.get(tokens)
-        if before is None:
-            self._seconds[tokens] = seconds
-            self._order = sorted(self._seconds)
-        else:
-            self._seconds[tokens] = before + SHARE * (min(seconds, OUTLIER * before) - before)
+    def __init__(self, measured: Mapping[int, float] | None = None) -> None:
+        points = sorted((measured or {}).items())
+        if len(points) < 2:
+            points = [(1, 1.0), (1 + len(SIZES), 1.0 + UNKNOWN_SLOPE * len(SIZES))]
+        self._points = points
 
     def estimate(self, tokens: int) -> float:
-        """Seconds of a step of so many tokens; 1 and a little for each token where nothing was measured yet."""
-        if not self._order:
-            return 1.0 + UNKNOWN_SLOPE * tokens
-        below = above = 0
-        for known in self._order:
-            if known <= tokens:
-                below = known
-            else:
-                above = known
-                break
-        if not below:
-            return self._seconds[above]
-        if not above:
-            return self._beyond(below, tokens)
-        low, high = self._seconds[below], self._seconds[above]
-        return low + max(0.0, high - low) * (tokens - below) / (above - below)
-
-    def _beyond(self, largest: int, tokens: int) -> float:
-        """Past the largest measured step: on along the line from the smallest to it."""
-        last, smallest = self._seconds[largest], self._order[0]
-        slope = UNKNOWN_SLOPE * last
-        if smallest < largest:
-            slope = max(0.0, last - self._seconds[smallest]) / (largest - smallest)
-        return last + slope * (tokens - largest)
+        """Seconds of a step of so many tokens: on the line between the next two sizes, and never less than a smaller step's."""
+        points = self._points
+        below, above = points[0], points[-1]
+        if tokens < above[0]:
+            above = next(point for point in points if point[0] > tokens)
+            below = max((point for point in points if point[0] <= tokens), default=points[0])
+        slope = max(0.0, above[1] - below[1]) / max(1, above[0] - below[0])
+        return below[1] + slope * max(0, tokens - below[0])

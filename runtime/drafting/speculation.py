@@ -1,7 +1,7 @@
 """Decides each step how many guesses of which drafter are verified for whom, and learns from what came out of them.
 
-The scheduler calls `propose` when a step is planned, the engine `learn` for each verified draft and `note_step` for each step.
-With bad guesses or full batches the answer is none, and asking becomes rare.
+The scheduler calls `propose` when a step is planned, the engine `learn` for each verified draft and `settle` after each step.
+With bad guesses or full batches the answer is none, and asking becomes rare. What it may lose is bounded (`Purse`).
 """
 
 import logging
@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from branchpoint.runtime.drafting.acceptance import Acceptance
 from branchpoint.runtime.drafting.cost import StepCost
 from branchpoint.runtime.drafting.drafter import Drafter, Proposal
+from branchpoint.runtime.drafting.purse import Purse
 from branchpoint.runtime.drafting.tally import DrafterStats, Tally
 from branchpoint.runtime.drafting.walk import legal_prefix
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Speculation"]
 
-PROBE_EVERY = 48
-LONGEST_PAUSE = 32
+LONGEST_SILENCE = 32
+LONGEST_PAUSE = 64
+LEAST_GAIN = 0.05
+"""Of a step's rate, below which no guess is made: so well, at best, acceptance and costs are known."""
 
 
 @dataclass(slots=True)
@@ -40,61 +43,99 @@ class _Silence:
 
 @dataclass(slots=True)
 class _Open:
-    """Drafts that the step under way verifies."""
+    """The step under way: `tokens` and `rows` (sequences that draw) without drafts, drafts that it verifies, what held so far."""
 
+    tokens: int = 0
+    rows: int = 0
     drafts: dict[Sequence, _Draft] = field(default_factory=dict)
+    verified: int = 0
+    agreed: int = 0
+
+
+@dataclass(slots=True)
+class _Pause:
+    """For how many more steps nobody is asked, how long the pause before that was, and how many sequences drew then."""
+
+    left: int = 0
+    length: int = 0
+    rows: int = 0
+
+    def skips(self, rows: int) -> bool:
+        """Whether this step is left out. An emptier batch is another question."""
+        if rows < 0.75 * self.rows:
+            self.left = self.length = 0
+        self.left -= 1
+        return self.left >= 0
+
+    def extend(self, rows: int) -> None:
+        """What was offered didn't pay."""
+        self.length = min(LONGEST_PAUSE, 2 * self.length + 1)
+        self.left, self.rows = self.length, rows
 
 
 class Speculation:
     """A chain of drafters: the first that has an answer speaks. At most `most` guesses for a sequence; `ends` are tokens that end
-    an output, which nobody guesses behind. `adaptive` false verifies all that is proposed.
+    an output, which nobody guesses behind. `adaptive` false verifies all that is proposed; else `cost` says what that takes.
     """
 
-    def __init__(self, drafters: tuple[Drafter, ...], *, most: int, ends: frozenset[int], adaptive: bool = True) -> None:
+    def __init__(
+        self,
+        drafters: tuple[Drafter, ...],
+        *,
+        most: int,
+        ends: frozenset[int],
+        adaptive: bool = True,
+        cost: StepCost | None = None,
+    ) -> None:
         self._drafters = list(drafters)
         self._most = most
         self._ends = ends
         self._adaptive = adaptive
         self._acceptance = Acceptance()
-        self._cost = StepCost()
+        self._cost = cost or StepCost()
         self._open = _Open()
         self._silence: dict[Sequence, _Silence] = {}
-        self._declined = 0
+        self._pause = _Pause()
+        self._purse = Purse()
         self._tally = Tally([drafter.name for drafter in drafters])
 
     def propose(self, wanted: Mapping[Sequence, int], planned: int, budget: int) -> dict[Sequence, Proposal]:
         """Guesses for a step of `planned` tokens so far and room for `budget` more; `wanted` says how many each could use."""
-        self._open = _Open()
+        self._open = _Open(planned, len(wanted))
+        if budget <= 0 or (self._adaptive and (self._purse.is_empty or self._pause.skips(len(wanted)))):
+            return {}
         asked = {
             sequence: min(room, self._most) for sequence, room in wanted.items() if sequence.draftable and self._listens(sequence)
         }
-        if not asked or budget <= 0:
-            return {}
-        drafts = self._collect(asked)
-        chosen = self._choose(drafts, len(wanted), planned, budget) if self._adaptive else _all_of(drafts, budget)
-        result = {}
+        drafts = self._collect(asked) if asked else {}
+        chosen = self._choose(drafts, budget) if self._adaptive else _all_of(drafts, budget)
         for sequence in asked:
-            draft = drafts.get(sequence)
-            count = chosen.get(sequence, 0)
-            self._note_silence(sequence, spoke=count > 0)
-            if draft and count:
-                draft.proposal = draft.proposal.cut(count)
-                self._open.drafts[sequence] = draft
-                result[sequence] = draft.proposal
-        return result
+            self._note_silence(sequence, spoke=sequence in drafts)
+        for sequence, count in chosen.items():
+            draft = self._open.drafts[sequence] = drafts[sequence]
+            draft.proposal = draft.proposal.cut(count)
+        return {sequence: draft.proposal for sequence, draft in self._open.drafts.items()}
 
     def learn(self, sequence: Sequence, agreed: int, verified: int, *, finished: bool) -> None:
         """Of `verified` guesses for `sequence` the first `agreed` were right; where it has `finished` the rest is unknown."""
         draft = self._open.drafts.pop(sequence, None)
         if draft is None or not verified:
             return
+        self._open.verified += verified
+        self._open.agreed += agreed
         refused = agreed < verified and not finished
         self._acceptance.learn(draft.drafter, draft.proposal.grade, sequence, agreed, refused=refused)
         self._tally.add(draft.drafter, agreed, verified)
 
-    def note_step(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
-        self._cost.note(tokens, seconds)
+    def settle(self) -> None:
+        """The step is over, and all its drafts are learned of: count what it won."""
+        step, won = self._open, 0.0
+        if step.verified:
+            alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
+            won = step.agreed / step.rows - (self._cost.estimate(step.tokens + step.verified) - usual) / alone
+            if 2 * step.agreed >= step.verified:
+                self._pause = _Pause()
+        self._purse.settle(won)
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended; with `kept` its output is whole."""
@@ -144,26 +185,34 @@ class Speculation:
                 break
         return proposal.cut(len(legal_prefix(sequence, proposal.tokens[:count])))
 
-    def _choose(self, drafts: Mapping[Sequence, _Draft], rows: int, planned: int, budget: int) -> dict[Sequence, int]:
-        """How many guesses of each draft give the most tokens a second, by measured cost; the likeliest are taken first."""
+    def _choose(self, drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, int]:
+        """How many guesses of each draft give the most tokens a second, by measured cost; the likeliest are taken first.
+
+        Where none pay, the first of each is taken all the same, to see whether that is so; then there is a pause.
+        """
         offers = sorted(
             ((chance, -place, sequence) for sequence, draft in drafts.items() for place, chance in enumerate(draft.chances)),
             key=lambda offer: offer[:2],
             reverse=True,
         )[:budget]
-        best, best_rate, gained = 0, rows / self._cost.estimate(planned), float(rows)
+        if not offers:
+            return {}
+        rows, planned = self._open.rows, self._open.tokens
+        alone, usual = self._cost.estimate(rows), self._cost.estimate(planned)
+        best, best_rate, gained = 0, (1 + LEAST_GAIN) * rows / alone, float(rows)
         for number, (chance, _, _) in enumerate(offers, 1):
             gained += chance
-            rate = gained / self._cost.estimate(planned + number)
+            rate = gained / (alone + self._cost.estimate(planned + number) - usual)
             if rate > best_rate:
                 best, best_rate = number, rate
+        if not best:
+            self._pause.extend(rows)
+            firsts = [sequence for _, place, sequence in offers if place == 0]
+            affordable = self._cost.estimate(planned + len(firsts)) - usual <= alone
+            return dict.fromkeys(firsts, 1) if affordable else {}
         counts: dict[Sequence, int] = {}
         for _, _, sequence in offers[:best]:
             counts[sequence] = counts.get(sequence, 0) + 1
-        if offers and not best:
-            self._declined += 1
-            if self._declined % PROBE_EVERY == 0:  # what isn't tried isn't measured
-                counts[offers[0][2]] = 1
         return counts
 
     def _listens(self, sequence: Sequence) -> bool:
@@ -174,12 +223,12 @@ class Speculation:
         return False
 
     def _note_silence(self, sequence: Sequence, *, spoke: bool) -> None:
-        """Ask a sequence less often for which there was nothing worth saying several times."""
+        """Ask a sequence less often for which there was nothing to say several times."""
         if spoke or not self._adaptive:
             self._silence.pop(sequence, None)
             return
         silence = self._silence.setdefault(sequence, _Silence())
-        silence.length = min(LONGEST_PAUSE, silence.length + 1)
+        silence.length = min(LONGEST_SILENCE, silence.length + 1)
         silence.left = silence.length // 4
 
     def _drop(self, drafter: Drafter, error: Exception) -> None:

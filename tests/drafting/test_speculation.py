@@ -1,14 +1,18 @@
 """How many guesses are verified: by what was agreed so far, what a step costs, and how much room there is. No clock in here."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from branchpoint.runtime.drafting.acceptance import Acceptance
-from branchpoint.runtime.drafting.cost import StepCost
+from branchpoint.runtime.drafting.cost import SIZES, StepCost
 from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.tally import DrafterStats, Tally, advice
+from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.step_timing import time_steps
 from tests.drafting.guessing import Parrot
 
 GUESSES = tuple(range(1, 9))
@@ -20,10 +24,17 @@ def sequence(number: int = 0) -> Sequence:
 
 def speculation(*drafters: object, slope: float, most: int = 8) -> Speculation:
     """A chain for which a step of one token takes a second, and each token more `slope` seconds."""
-    made = Speculation(drafters or (Parrot(*GUESSES),), most=most, ends=frozenset())  # type: ignore[arg-type]
-    for tokens in (1, 65):
-        made.note_step(tokens, 1.0 + slope * (tokens - 1))
-    return made
+    cost = StepCost({1: 1.0, 65: 1.0 + slope * 64})
+    return Speculation(drafters or (Parrot(*GUESSES),), most=most, ends=frozenset(), cost=cost)  # type: ignore[arg-type]
+
+
+def step(made: Speculation, *sequences: Sequence, rate: float = 0.0) -> int:
+    """One step in which each guess for `sequences` is right with this rate, those in front first. How many were made."""
+    found = made.propose(dict.fromkeys(sequences, 100), len(sequences), 64)
+    for one, proposal in found.items():
+        made.learn(one, int(rate * len(proposal.tokens)), len(proposal.tokens), finished=False)
+    made.settle()
+    return sum(len(proposal.tokens) for proposal in found.values())
 
 
 def asked(made: Speculation, *sequences: Sequence, budget: int = 64) -> list[int]:
@@ -39,23 +50,49 @@ def test_cheap_tokens_are_guessed_and_dear_ones_are_not() -> None:
 
 def test_wrong_guesses_make_drafts_short_and_then_rare() -> None:
     made, one = speculation(slope=0.05), sequence()
-    counts = []
-    for _ in range(200):
-        counts += asked(made, one)
-        if counts[-1]:
-            made.learn(one, 0, counts[-1], finished=False)
-    assert counts[0] > 2
-    assert sum(counts[20:]) <= 8, "guesses that never hold are still verified"
+    counts = [step(made, one) for _ in range(400)]
+    assert counts[0] >= 2
+    assert sum(counts[30:]) <= 12, "guesses that never hold are still verified"
     (told,) = made.stats()
     assert (told.drafted, told.accepted) == (sum(counts), 0)
 
 
 def test_right_guesses_make_drafts_as_long_as_they_may_be() -> None:
     made, one = speculation(slope=0.05), sequence()
-    for _ in range(30):
-        (count,) = asked(made, one)
-        made.learn(one, count, count, finished=False)
-    assert asked(made, one) == [8]
+    assert [step(made, one, rate=1.0) for _ in range(30)][-1] == 8
+
+
+def test_what_is_lost_on_guesses_is_bounded_whatever_they_look_like() -> None:
+    class Fickle(Parrot):
+        """Each time of another grade, so that nothing is ever known of it."""
+
+        def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+            self.grade = getattr(self, "grade", 0) + 1
+            return {one: Proposal((1,), self.grade) for one in wanted}
+
+    made, steps = speculation(Fickle(), slope=0.05), 3000
+    counts = [step(made, *(sequence(number * 16 + place) for place in range(16))) for number in range(steps)]
+    lost = sum(counts) * 0.05 / (1 + 15 * 0.05)
+    assert lost < 8 + 0.01 * steps, f"{lost} of {steps} steps"
+    assert sum(counts) > 0
+
+
+def test_a_full_batch_whose_guesses_hold_is_found_out_by_trying_them_all_at_once() -> None:
+    sequences = [sequence(number) for number in range(16)]
+    made = Speculation(  # a tile more for any guess, and a prior that doesn't pay for it
+        (Parrot(*GUESSES),), most=1, ends=frozenset(), cost=StepCost({16: 1.0, 17: 1.6, 64: 1.6})
+    )
+    counts = [step(made, *sequences, rate=1.0) for _ in range(20)]
+    assert counts[0] == 16 and counts[-5:] == [16] * 5
+
+
+def test_a_batch_that_empties_is_asked_again_at_once() -> None:
+    sequences = [sequence(number) for number in range(16)]
+    made = Speculation((Parrot(*GUESSES),), most=4, ends=frozenset(), cost=StepCost({1: 1.0, 2: 1.01, 16: 1.02, 17: 9.0}))
+    for _ in range(10):
+        step(made, *sequences)
+    assert sum(step(made, *sequences) for _ in range(10)) == 0
+    assert step(made, sequences[0], rate=1.0) > 0
 
 
 def test_a_full_batch_gets_fewer_guesses_than_a_lone_sequence() -> None:
@@ -123,14 +160,30 @@ def test_rates_forget_and_differ_by_grade_and_sequence() -> None:
     assert not acceptance._own
 
 
-def test_costs_between_measured_sizes_lie_on_a_line_and_one_interruption_counts_little() -> None:
+def test_costs_between_measured_sizes_lie_on_a_line_and_never_fall() -> None:
     cost = StepCost()
     assert cost.estimate(8) > cost.estimate(1)
-    cost.note(1, 1.0)
-    cost.note(11, 2.0)
-    assert cost.estimate(6) == pytest.approx(1.5)
-    assert cost.estimate(21) == pytest.approx(3.0)
-    cost.note(1, 500.0)
-    assert cost.estimate(1) < 1.5
-    cost.note(10_000, 9.0)  # a large prefill says nothing about guesses
-    assert cost.estimate(21) < 3.5
+    cost = StepCost({1: 1.0, 11: 2.0, 12: 3.0, 20: 2.5})
+    assert [cost.estimate(size) for size in (1, 6, 11, 12)] == pytest.approx([1.0, 1.5, 2.0, 3.0])
+    assert cost.estimate(16) == pytest.approx(3.0)
+    assert cost.estimate(39) == pytest.approx(1.0 + 38 * 1.5 / 19)
+
+
+def test_steps_are_timed_until_a_slow_model_has_taken_its_time() -> None:
+    ticks = 0.0
+
+    class Slow:
+        page_size = 4
+        num_pages = 8
+
+        def execute(self, plan: StepPlan, masks: object) -> None:
+            nonlocal ticks
+            assert all(slot.sequence.pages == [8] and slot.count <= 4 for slot in plan.slots)
+            ticks += plan.num_tokens * self.seconds
+
+        seconds = 0.001
+
+    found = time_steps(Slow(), SIZES, 4, 8, lambda: ticks)  # type: ignore[arg-type]
+    assert found == {size: pytest.approx(size / 1000) for size in SIZES if size <= 16}
+    Slow.seconds = 1.0
+    assert list(time_steps(Slow(), SIZES, 64, 8, lambda: ticks)) == [1, 2, 4]  # type: ignore[arg-type]
