@@ -15,6 +15,7 @@ from branchpoint.kernels.layout import plan_attention
 from branchpoint.runtime.build import LoadedEngine, build_engine
 from branchpoint.runtime.capacity import gpu_budget
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.drafting.cost import StepCost
 from branchpoint.runtime.errors import CapacityError, InvalidRequest, ModelError, Overloaded
 from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Hints
@@ -301,7 +302,7 @@ def check_draft_adaptive() -> None:
     for adaptive in (True, False):
         with built(drafters=("radix",), draft_adaptive=adaptive, draft_tokens=16) as loaded:
             ask(loaded, call(max_tokens=24))
-            loaded.engine._speculation.note_step(2, 1e6)  # type: ignore[attr-defined]  # as if a second token were very slow
+            loaded.engine._speculation._cost = StepCost({1: 1.0, 2: 1e6})  # type: ignore[attr-defined]  # dear second tokens
             ask(loaded, call(max_tokens=24, logit_bias=((7, 50.0),)))  # says something else: every guess is wrong
             (counts,) = loaded.engine.stats().drafters
             assert (counts.drafted, counts.accepted) == (0 if adaptive else 16, 0)
