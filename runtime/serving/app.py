@@ -30,7 +30,7 @@ from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
 from branchpoint.runtime.serving.http_metrics import HttpMeter
 from branchpoint.runtime.serving.inflight import TICKET, Ticket
-from branchpoint.runtime.serving.info import info_router, json_response, version
+from branchpoint.runtime.serving.info import AbortRequest, info_router, json_response, version
 from branchpoint.runtime.serving.keys import caller_of, key_ring
 from branchpoint.runtime.serving.messages_route import (
     COUNT_RULES,
@@ -48,6 +48,7 @@ from branchpoint.runtime.serving.native import (
     end_program,
     render,
 )
+from branchpoint.runtime.serving.openapi import describe
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.record import log_refusal
 from branchpoint.runtime.serving.request_ids import RequestIds, name_request
@@ -135,12 +136,11 @@ def build_app(gateway: Gateway, options: ServerOptions, more: Sequence[Endpoint]
                 methods=["POST"],
                 name=path.strip("/").replace("/", "_"),
                 response_model=None,
-                openapi_extra={
-                    "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(route.form)}}}
-                },
             )
             if route.puts:
                 app.add_api_route(path, _endpoint(gateway, options, route), methods=["PUT"], include_in_schema=False)
+    forms = {path: route.form for route in (*_ROUTES, *more) for path in route.paths} | {"/abort_request": AbortRequest}
+    app.openapi = cache(partial(describe, app, forms, guarded=bool(options.api_keys or options.api_key_file)))  # type: ignore[method-assign]  # FastAPI's own way
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
@@ -200,18 +200,6 @@ def _in_header(name: str) -> str:
     """A field's name as it can stand in a header: as itself where it is a plain word, else as JSON."""
     short = name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "..."
     return short if _PLAIN.fullmatch(short) else json.dumps(short).replace("\x7f", "\\u007f")
-
-
-@cache
-def _schema(form: type[msgspec.Struct]) -> Json:
-    """The JSON schema of a route's body, with what it refers to inside."""
-    _, components = msgspec.json.schema_components([form], ref_template="#/$defs/{name}", schema_hook=_anything)
-    return dict(components.pop(form.__name__)) | {"$defs": components}
-
-
-def _anything(_type: type) -> Json:
-    """The schema of a part that is parsed further inside."""
-    return {"description": "Any JSON value."}
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

@@ -6,9 +6,10 @@ Added to the application by `app`; all but the page, health and metrics lie behi
 import time
 from collections.abc import Awaitable, Callable
 from importlib import metadata
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,13 +22,15 @@ from branchpoint.runtime.serving.live import live_requests
 from branchpoint.runtime.serving.page import page_route
 from branchpoint.runtime.serving.wire import Json, Rules, as_request, decode_object, read_body
 
-__all__ = ["info_router", "json_response", "version"]
+__all__ = ["AbortRequest", "info_router", "json_response", "version"]
 
 
 ABORT_BYTES = 2**16
 
 
-class _AbortRequest(msgspec.Struct, frozen=True):
+class AbortRequest(msgspec.Struct, frozen=True):
+    """Body of /abort_request: the id of one request, or all."""
+
     rid: str | None = None
     abort_all: bool = False
 
@@ -136,7 +139,7 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         body = decode_object(await read_body(request, ABORT_BYTES))
-        fields = as_request(body, _AbortRequest, Rules(refused={"abort_message": ()}))
+        fields = as_request(body, AbortRequest, Rules(refused={"abort_message": ()}))
         if not fields.rid and not fields.abort_all:  # an empty one would name whatever has none
             raise ApiError(400, "rid must name a request, or abort_all be true.", param="rid")
         count = gateway.requests.abort(caller_of(request.scope), None if fields.abort_all else fields.rid)
@@ -144,7 +147,9 @@ def _add_control(router: APIRouter, gateway: Gateway) -> None:
 
 
 def _cache(gateway: Gateway) -> Callable[[str], Awaitable[Response]]:
-    async def cache(format: str = "json") -> Response:  # the field's name
+    async def cache(
+        format: Annotated[str, Query(json_schema_extra={"enum": ["json", "text"]})] = "json",
+    ) -> Response:  # the field's name
         """What the radix tree holds: `format=json`, or `text` for people."""
         if format not in ("json", "text"):
             raise ApiError(400, f"format must be json or text, got {format[:40]!r}.", param="format")
