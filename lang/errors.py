@@ -27,6 +27,7 @@ __all__ = [
     "ProgramError",
     "ProgramMistake",
     "UnknownVariable",
+    "said_by",
 ]
 
 
@@ -38,6 +39,15 @@ class Origin(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}" if self.file else "an unknown line"
+
+
+def said_by(error: BaseException) -> str:
+    """What an error says; its type where it says nothing, or its own `__str__` fails."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001  # the boundary to errors of others: they must be told of, not fail themselves
+        said = ""
+    return said or type(error).__name__
 
 
 class BackendError(BranchpointError, RuntimeError):

@@ -18,7 +18,7 @@ from branchpoint.lang.chain import prompt_of, text_of, turns_of
 from branchpoint.lang.chat import ChatText, RoleText, Turn
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.dispatcher import Dispatched, Dispatcher
-from branchpoint.lang.errors import BackendError, OutOfBudget
+from branchpoint.lang.errors import BackendError, OutOfBudget, said_by
 from branchpoint.lang.expr import Gen
 from branchpoint.lang.ledger import Failure, Pending, RoleEntry, Splice
 from branchpoint.lang.pieces import follow
@@ -210,7 +210,7 @@ def _end_of(context: RunContext) -> str:
     if not context.closed:
         return "the run was cancelled"
     error = context.failed_with
-    return "the run ended" if error is None else f"the run ended with {type(error).__name__}: {error}"
+    return "the run ended" if error is None else f"the run ended with {type(error).__name__}: {said_by(error)}"
 
 
 async def _copy(state: "State") -> None:

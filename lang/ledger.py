@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from branchpoint.lang.chat import Turn
-from branchpoint.lang.errors import BackendError, Origin, OutOfBudget, ProgramError
+from branchpoint.lang.errors import BackendError, Origin, OutOfBudget, ProgramError, said_by
 from branchpoint.lang.latch import Latch
 from branchpoint.lang.stream import Replay
 from branchpoint.runtime.messages import Segment, Text
@@ -101,7 +101,7 @@ class Failure:
         backend = cause if isinstance(cause, BackendError) else None
         status = f"status {backend.status}: " if backend is not None and backend.status is not None else ""
         error = ProgramError(
-            f"{entry.label} of program {place.context.program!r} failed ({where}): {status}{cause or type(cause).__name__}",
+            f"{entry.label} of program {place.context.program!r} failed ({where}): {status}{said_by(cause)}",
             variable=entry.name,
             program=place.context.program,
             origin=entry.origin,

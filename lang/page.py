@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from branchpoint.lang.context import RunContext
-from branchpoint.lang.errors import ProgramError
+from branchpoint.lang.errors import ProgramError, said_by
 from branchpoint.lang.ledger import Entry, Pending, RoleEntry, TextEntry
 from branchpoint.lang.report import Record, Report
 from branchpoint.lang.result import Meta
@@ -101,8 +101,7 @@ def _entry(entry: Entry, seconds: float) -> str:
 def _failure(entry: Entry) -> str:
     if not isinstance(entry, Pending) or entry.failure is None or entry.failure.entry is not entry:
         return ""
-    told = entry.failure.cause
-    return f' <span class="error">{escape(str(told) or type(told).__name__)}</span>'
+    return f' <span class="error">{escape(said_by(entry.failure.cause))}</span>'
 
 
 def _call(entry: CallEntry, seconds: float) -> str:

@@ -14,7 +14,7 @@ from branchpoint.lang.asking import Answer
 from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.chat import Turn
 from branchpoint.lang.context import RunContext
-from branchpoint.lang.errors import ProgramError
+from branchpoint.lang.errors import ProgramError, said_by
 from branchpoint.lang.expr import Gen
 from branchpoint.lang.ledger import RoleEntry
 from branchpoint.lang.options import merge, sampling_params
@@ -152,7 +152,7 @@ def _call(entry: CallEntry) -> Call | None:
     else:
         key = score_key(path, segments, expr.choices)
     if entry.failure is not None:
-        return Call(key, line, entry.name, failure=str(entry.failure.cause), cancelled=entry.dropped is not None)
+        return Call(key, line, entry.name, failure=said_by(entry.failure.cause), cancelled=entry.dropped is not None)
     try:
         meta = entry.meta()
     except ProgramError:

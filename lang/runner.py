@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from branchpoint.lang.backends.base import Backend, is_ending, is_seeded
 from branchpoint.lang.context import RunContext
 from branchpoint.lang.executor import Executor
+from branchpoint.lang.latch import Latch
 from branchpoint.lang.ledger import Place
 from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.run import Run
@@ -168,13 +169,14 @@ async def run_async(job: Job, backend: Backend) -> Run[Any]:
     Cancelling the task that waits aborts the run.
     """
     if not job.asynchronous:
-        threaded = _begin(job, backend, streams=False)
+        threaded, over = _begin(job, backend, streams=False), Latch()
+        threaded.outcome.add_done_callback(lambda outcome: over.set())
         try:
-            await asyncio.wrap_future(threaded.outcome)
+            await over.reached()  # the loop's own futures can't hold every exception: StopIteration would never come out
         except asyncio.CancelledError:
             threaded.run.cancel()
             raise
-        return threaded.run
+        return threaded.run.wait()
     with Executor(backend, max_concurrency=job.config.max_concurrency) as executor:
         session = _Session(job, executor)
         try:

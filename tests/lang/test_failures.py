@@ -362,3 +362,36 @@ def test_s11_a_backend_that_gives_a_sample_too_many_is_told() -> None:
 
     with pytest.raises(bp.ProgramError, match="gave sample 5; 1 were asked for"):
         bp.function(lambda s: s.__iadd__(bp.gen("x")) and None).run(backend=Wrong())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_s11_an_exhausted_iterator_ends_an_awaited_program(asynchronous: bool) -> None:
+    def plain(s: bp.State) -> None:
+        next(iter(()))
+
+    async def in_a_loop(s: bp.State) -> None:
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(bp.function(in_a_loop if asynchronous else plain).arun(backend=bp.Fake("v")), 10)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError("it says nothing")
+
+
+def test_s11_an_error_that_cant_be_told_is_told_by_its_name() -> None:
+    def asks(s: bp.State) -> None:
+        s += bp.gen("x")
+
+    def raises(s: bp.State) -> None:
+        s += bp.gen("x")
+        raise Mute
+
+    with pytest.raises(bp.ProgramError, match="Mute"):
+        run(asks, bp.Fake(Mute()))
+    streamed = bp.function(raises).stream(backend=bp.Fake(Reply("v", delay=60.0)))
+    with pytest.raises(bp.ProgramError, match="the run ended with Mute: Mute"):
+        list(streamed.text_iter("x"))
+    assert "Mute" in streamed.to_html()

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 import branchpoint as bp
+from branchpoint.runtime.messages import Text
 
 
 class Reply(BaseModel):
@@ -31,6 +32,19 @@ def test_c1_where_the_space_stands_makes_no_difference(engine: bp.Engine) -> Non
     before = program.run(space="", options=[" Yes", " No", " Maybe"], backend=engine).value
     after = program.run(space=" ", options=["Yes", "No", "Maybe"], backend=engine).value
     assert after == pytest.approx(before, abs=1e-3)
+
+
+def test_c1_only_tokens_that_carry_bytes_of_the_option_count(engine: bp.Engine) -> None:
+    text, options = "It was the best of the wor", ["ld", "k", "xq", "st cases"]
+    run = bp.function(lambda s: s.__iadd__(text + bp.select("x", options)) and None).run(backend=engine)
+    cut = engine.tokenizer.options([Text(text)], options)
+    assert any(cut.skips)  # in some options tokens of the constant alone are scored, too, and don't count
+    for choice, tokens, skip in zip(run.meta("x").choices, cut.continuations, cut.skips, strict=True):
+        whole = [*cut.prompt, *tokens]
+        scored = engine.generate(whole, max_tokens=0, return_logprob=True, logprob_start_len=0).prompt_logprobs
+        truth = [each.logprob for each in scored[len(cut.prompt) + skip :]]
+        assert choice.logprobs == pytest.approx(truth, abs=1e-4)
+        assert choice.score == pytest.approx(sum(truth), abs=1e-3)
 
 
 def test_s1_a_seam_is_healed(engine: bp.Engine) -> None:
