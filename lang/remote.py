@@ -152,10 +152,11 @@ class Remote:
         self._config = config
         self._options = options
 
-    def body(self, *, stream: bool = False) -> dict[str, object]:
-        """The request. Raises ProgramMistake for an argument that JSON can't hold."""
+    def body(self, model: str | None, *, stream: bool = False) -> dict[str, object]:
+        """The request, to the server's `model` (None: its first). Raises ProgramMistake for an argument that JSON can't hold."""
         options = {name: value for name, value in self._options.items() if name != "seed"}
         body: dict[str, object] = {
+            "model": model,
             "program": msgspec.Raw(self._compiled.to_json().encode()),
             "arguments": self._arguments,
             "options": options,

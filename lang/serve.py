@@ -33,9 +33,8 @@ from branchpoint.runtime.serving.app import Endpoint
 from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, error_body
 from branchpoint.runtime.serving.fields import salt_of
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.info import json_response
 from branchpoint.runtime.serving.keys import caller_of
-from branchpoint.runtime.serving.wire import Json, Rules, as_request
+from branchpoint.runtime.serving.wire import Json, Rules, as_request, json_response
 
 __all__ = ["ProgramRequest", "programs_endpoint"]
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one server, under its own names, vLLM's and SGLang's, so that dashboards of either work unedited.
+"""Prometheus metrics of one served model, under its own names, vLLM's and SGLang's, so that dashboards of either work unedited.
 
 Fed by the engine's stats (`update`) and by the events of each call (`watch`); what is exported stands in `metric_names.py`.
 """
@@ -6,17 +6,6 @@ Fed by the engine's stats (`update`) and by the events of each call (`watch`); w
 import threading
 import time
 from collections.abc import Callable
-
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    generate_latest,
-)
 
 from branchpoint.runtime.drafting.tally import DrafterStats
 from branchpoint.runtime.messages import (
@@ -31,7 +20,8 @@ from branchpoint.runtime.messages import (
     Scored,
     Usage,
 )
-from branchpoint.runtime.metric_names import METRICS, REFUSALS, Metric, Outcome
+from branchpoint.runtime.metric_board import MetricBoard, MetricFamilies
+from branchpoint.runtime.metric_names import REFUSALS, Outcome
 from branchpoint.runtime.stats import EngineStats
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -41,17 +31,19 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_STEPS = 100_000
 """Steps that are entered one by one for a look, so that a look after a long time costs little."""
 
-Series = Gauge | Counter | Histogram
 OnEvent = Callable[[Event], None]
 
 
 class Metrics:
-    """All series of one served model, each at 0 from the start. Thread-safe; has its own registry. `clock` gives seconds."""
+    """All series of one served model, each at 0 from the start, among `families`. Thread-safe. `clock` gives seconds."""
 
-    def __init__(self, info: ModelInfo, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, info: ModelInfo, families: MetricFamilies | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._info = info
         self._clock = clock
-        self._board = _Board(info)
+        self._families = families or MetricFamilies()
+        self._board = MetricBoard(info, self._families)
         self._lock = threading.Lock()
         self._last: EngineStats | None = None
         self._last_time = clock()
@@ -120,69 +112,14 @@ class Metrics:
         self._board.count("refused", label=kind)
 
     def render(self) -> bytes:
-        """All series as text (`CONTENT_TYPE`)."""
-        return self._board.render()
-
-
-class _Board:
-    """The series themselves, by key and label."""
-
-    def __init__(self, info: ModelInfo) -> None:
-        self._registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):  # of this process, under the names that all use
-            collector(registry=self._registry)
-        self._series: dict[tuple[str, str], list[Series]] = {}
-        vllm = {"model_name": info.name, "engine": "0"}
-        ranks = dict.fromkeys(("tp_rank", "pp_rank", "moe_ep_rank"), "0")
-        sglang = {"model_name": info.name, "engine_type": "unified", **ranks}
-        labels = {"branchpoint": {"model_name": info.name}, "vllm": vllm, "sglang": sglang}
-        for metric in METRICS:
-            for prefix, name in metric.names.items():
-                self._add(metric, name, labels[prefix])
-        self.set("max_tokens", info.num_pages * info.page_size)
-        config = {"block_size": str(info.page_size), "num_gpu_blocks": str(info.num_pages)}
-        about = Gauge("vllm:cache_config_info", "The KV pool, in labels.", [*vllm, *config], registry=self._registry)
-        about.labels(**vllm, **config).set(1)
-
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
-
-    def _add(self, metric: Metric, name: str, labels: dict[str, str]) -> None:
-        names = [*labels, metric.label] if metric.label else [*labels]
-        family: Series
-        if metric.kind == "histogram":
-            family = Histogram(name, metric.about, names, registry=self._registry, buckets=metric.buckets)
-        else:
-            family = (Gauge if metric.kind == "gauge" else Counter)(name, metric.about, names, registry=self._registry)
-        for value in metric.values or ("",):
-            own = {metric.label: value} if metric.label else {}
-            self._series.setdefault((metric.key, value), []).append(family.labels(**labels, **own))
-
-    def set(self, key: str, value: float, label: str = "") -> None:
-        for series in self._series[key, label]:
-            assert isinstance(series, Gauge)
-            series.set(value)
-
-    def add(self, key: str, amount: float) -> None:
-        for series in self._series[key, ""]:
-            assert isinstance(series, Gauge)
-            series.inc(amount)
-
-    def count(self, key: str, amount: float = 1, label: str = "") -> None:
-        for series in self._series[key, label]:
-            assert isinstance(series, Counter)
-            series.inc(max(0, amount))
-
-    def observe(self, key: str, value: float) -> None:
-        for series in self._series[key, ""]:
-            assert isinstance(series, Histogram)
-            series.observe(value)
+        """All series of the families as text (`CONTENT_TYPE`)."""
+        return self._families.render()
 
 
 class _CallMeter:
     """Times one call from its events."""
 
-    def __init__(self, board: _Board, call: Call | ScoreCall, clock: Callable[[], float]) -> None:
+    def __init__(self, board: MetricBoard, call: Call | ScoreCall, clock: Callable[[], float]) -> None:
         self._board = board
         self._call = call
         self._clock = clock
@@ -251,7 +188,7 @@ def _nothing(stats: EngineStats) -> EngineStats:
     return EngineStats(0, 0, 0, stats.pages_free, 0, 0, 0, 0, 0, 0, Usage())
 
 
-def _count_drafts(board: _Board, before: EngineStats, stats: EngineStats) -> None:
+def _count_drafts(board: MetricBoard, before: EngineStats, stats: EngineStats) -> None:
     """What drafting came to between two snapshots, by drafter and by place in the draft."""
     old = {each.name: each for each in before.drafters}
     drafts = drafted = accepted = 0

@@ -36,13 +36,15 @@ class RuntimeEndpoint(Dispatched):
     """A Branchpoint server at `url`, as a backend. Close it with `shutdown()`, or use it as a context manager.
 
     `options` are those of `LinkOptions`: timeout, connect_timeout, retries, transport. A request is sent again only where nothing
-    can have happened: the connection was refused, or the server said 503 and when to come again.
+    can have happened: the connection was refused, or the server said 503 and when to come again. `model` names one of a server's
+    several models; without it the first is meant.
     Raises BackendError, with the answer's status and body, where a request fails.
     """
 
     capabilities = Capabilities()  # everything
 
-    def __init__(self, url: str, api_key: str | None = None, **options: Unpack[LinkOptions]) -> None:
+    def __init__(self, url: str, api_key: str | None = None, model: str | None = None, **options: Unpack[LinkOptions]) -> None:
+        self._model = model
         self._connection = Connection(url, headers=bearer(api_key), hint=" Is it a Branchpoint server?", **options)
         self._rendered: OrderedDict[bytes, str] = OrderedDict()
         self._ended: deque[tuple[str, str]] = deque(maxlen=_ENDED)  # namespaces and programs
@@ -82,7 +84,13 @@ class RuntimeEndpoint(Dispatched):
         self._ended.extend(one for one in told if one[0] != request.namespace)
         ended = tuple(program for namespace, program in told if namespace == request.namespace)
         hints = msgspec.structs.replace(request.hints, ended=ended) if ended else request.hints
-        return {"segments": request.segments, "hints": hints, "rid": request.id, "cache_salt": request.namespace or None}
+        return {
+            "model": self._model,
+            "segments": request.segments,
+            "hints": hints,
+            "rid": request.id,
+            "cache_salt": request.namespace or None,
+        }
 
     async def _events(self, body: dict[str, object]) -> AsyncGenerator[Event, None]:
         decoder = msgspec.json.Decoder[Event](Event)
@@ -107,7 +115,7 @@ class RuntimeEndpoint(Dispatched):
 
     async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """See `Backend`. What was rendered once isn't asked again."""
-        body = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        body = {"model": self._model, "messages": messages, "add_generation_prompt": add_generation_prompt}
         key = msgspec.json.encode(body)
         text = self._rendered.get(key)
         if text is None:
@@ -128,7 +136,7 @@ class RuntimeEndpoint(Dispatched):
         from branchpoint.lang.remote import Answered, remote
 
         asked = remote(program, args, given)
-        answer = self.dispatcher.run(self._connection.ask("POST", "/v1/programs", Answered, asked.body()))
+        answer = self.dispatcher.run(self._connection.ask("POST", "/v1/programs", Answered, asked.body(self._model)))
         return asked.run(answer)
 
     async def arun_remote(self, program: "Program[Any] | Compiled", *args: object, **given: Any) -> "Run[Any]":
@@ -140,7 +148,7 @@ class RuntimeEndpoint(Dispatched):
         from branchpoint.lang.remote import RemoteRun, remote
 
         asked = remote(program, args, given)
-        body = asked.body(stream=True)
+        body = asked.body(self._model, stream=True)
         return RemoteRun(self.dispatcher, asked, lambda pieces: self._followed(body, pieces))
 
     async def _followed(self, body: dict[str, object], pieces: "Replay[RemotePiece]") -> "Answered":

@@ -117,7 +117,7 @@ class Answer(Response):
         """One line for each request that the engine got, and one span."""
         record.end()
         logger.info("%s: %s", self._id, record.line(exchange), extra=fields(record.fields(exchange) | record.texts))
-        self._gateway.traces.tell(record, exchange)
+        self._gateway.shared.traces.tell(record, exchange)
 
     async def _answer(self, send: Send, exchange: Exchange, record: RequestRecord) -> None:
         batch = await exchange.batch()

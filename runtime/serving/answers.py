@@ -248,9 +248,10 @@ class Models(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """Where the server stands."""
+    """Where the server stands; each of its models, where they are several."""
 
     status: Literal["loading", "ready", "draining", "dead", "stuck"]
+    models: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Aborted(msgspec.Struct):

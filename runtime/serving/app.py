@@ -24,13 +24,15 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.auth import KeyGuard
 from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_chat
 from branchpoint.runtime.serving.completion import COMPLETION_RULES, CompletionRequest, answer_completion
+from branchpoint.runtime.serving.control import AbortRequest, control_router
 from branchpoint.runtime.serving.embeddings import EMBEDDING_RULES, EmbeddingRequest, answer_embeddings
 from branchpoint.runtime.serving.errors import ApiError, api_error, body_for, clip
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
+from branchpoint.runtime.serving.health import health_router
 from branchpoint.runtime.serving.http_metrics import HttpMeter
 from branchpoint.runtime.serving.inflight import TICKET, Ticket
-from branchpoint.runtime.serving.info import AbortRequest, info_router, json_response, version
+from branchpoint.runtime.serving.info import info_router, version
 from branchpoint.runtime.serving.keys import caller_of, key_ring
 from branchpoint.runtime.serving.messages_route import (
     COUNT_RULES,
@@ -40,6 +42,7 @@ from branchpoint.runtime.serving.messages_route import (
     answer_messages,
     count_message_tokens,
 )
+from branchpoint.runtime.serving.models import Models
 from branchpoint.runtime.serving.native import (
     EndProgramRequest,
     RenderRequest,
@@ -49,7 +52,7 @@ from branchpoint.runtime.serving.native import (
     render,
 )
 from branchpoint.runtime.serving.openapi import describe
-from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.page import page_route
 from branchpoint.runtime.serving.record import log_refusal
 from branchpoint.runtime.serving.request_ids import RequestIds, name_request
 from branchpoint.runtime.serving.responses import RESPONSES_RULES, ResponsesRequest, answer_responses, responses_router
@@ -62,7 +65,7 @@ from branchpoint.runtime.serving.scores import (
     answer_text_score,
 )
 from branchpoint.runtime.serving.tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
-from branchpoint.runtime.serving.wire import Json, Rules, decode_object, read_body
+from branchpoint.runtime.serving.wire import Json, Rules, decode_object, json_response, read_body
 
 __all__ = ["Endpoint", "build_app"]
 
@@ -123,39 +126,45 @@ _ROUTES = (
 )
 
 
-def build_app(gateway: Gateway, options: ServerOptions, more: Sequence[Endpoint] = ()) -> ASGIApp:
-    """The application for one gateway; `more` are routes from above this room."""
+def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
+    """The application for these models; `more` are routes from above this room."""
+    options = models.shared.settings
     app = FastAPI(title="Branchpoint", version=version(), docs_url=None, redoc_url=None)
-    app.include_router(info_router(gateway))
-    app.include_router(responses_router(gateway))
+    app.add_api_route("/", page_route(), methods=["GET", "HEAD"], include_in_schema=False)
+    for router in (info_router(models), health_router(models), control_router(models), responses_router(models.shared.responses)):
+        app.include_router(router)
     for route in (*_ROUTES, *more):
         for path in route.paths:
             app.add_api_route(
                 path,
-                _endpoint(gateway, options, route),
+                _endpoint(models, route),
                 methods=["POST"],
                 name=path.strip("/").replace("/", "_"),
                 response_model=None,
             )
             if route.puts:
-                app.add_api_route(path, _endpoint(gateway, options, route), methods=["PUT"], include_in_schema=False)
+                app.add_api_route(path, _endpoint(models, route), methods=["PUT"], include_in_schema=False)
     forms = {path: route.form for route in (*_ROUTES, *more) for path in route.paths} | {"/abort_request": AbortRequest}
     app.openapi = cache(partial(describe, app, forms, guarded=bool(options.api_keys or options.api_key_file)))  # type: ignore[method-assign]  # FastAPI's own way
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
     guarded = KeyGuard(app, key_ring(options.api_keys, options.api_key_file), guard_metrics=options.guard_metrics)
-    return HttpMeter(RequestIds(guarded), gateway.http, [route.path for route in app.routes if isinstance(route, Route)])
+    return HttpMeter(RequestIds(guarded), models.shared.http, [route.path for route in app.routes if isinstance(route, Route)])
 
 
-def _endpoint(gateway: Gateway, options: ServerOptions, route: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(models: Models, route: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    options = models.shared.settings
+
     async def endpoint(request: Request) -> Response:
+        gateway = models.first
         try:
             raw = await read_body(request, options.max_body_bytes)
-            body = decode_object(raw) if len(raw) < LARGE_BODY else await gateway.aside(partial(decode_object, raw))
+            body = decode_object(raw) if len(raw) < LARGE_BODY else await models.shared.aside(partial(decode_object, raw))
             unknown = () if options.strict else _take_unknown(body, route)
             own = _own_id(body, request.headers)
             name_request(request.scope, own)
+            gateway = models.of(body, request)
             ticket = gateway.requests.arrive(caller_of(request.scope), own)
             response = await _parsed(gateway, route, body, request, ticket)
         except BranchpointError as error:

@@ -1,13 +1,12 @@
-"""What the handlers share: the engine behind, its tokenizer, the names it is served under, and the requests in flight.
+"""What the handlers of one model share: the engine behind, its tokenizer, its names, and the requests in flight.
 
-One per API process, made before the model is loaded; `server` attaches the engine and moves the state on.
+One per model, made by `Models` before the model is loaded; `life` attaches the engine and moves the state on.
 """
 
 import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
@@ -24,15 +23,12 @@ from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, named
 from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
-from branchpoint.runtime.serving.http_metrics import HttpMetrics
 from branchpoint.runtime.serving.inflight import InFlight
 from branchpoint.runtime.serving.keys import ANYONE, Caller
 from branchpoint.runtime.serving.limits import check_amount, check_calls, check_ids, limits_of
-from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
 from branchpoint.runtime.serving.record import RequestRecord
-from branchpoint.runtime.serving.response_store import ResponseStore
-from branchpoint.runtime.serving.traces import Traces
+from branchpoint.runtime.serving.shared import Shared
 from branchpoint.runtime.stats import CacheDump, EngineStats
 from branchpoint.runtime.tokenizer import Prompt, ScoredOptions, Tokenizer
 
@@ -71,26 +67,28 @@ class Loaded:
 
 
 class Gateway:
-    """Admits requests to the engine, and knows which are open. Belongs to one event loop; `traces` are told of each."""
+    """Admits requests to the engine, and knows which are open. Belongs to one event loop.
 
-    def __init__(self, options: ServerOptions | None = None, traces: Traces | None = None) -> None:
+    `names` are what it will be called, as far as that is known before it is loaded.
+    """
+
+    def __init__(self, shared: Shared, names: tuple[str, ...] = ()) -> None:
         self.state = State.LOADING
-        self.settings = options = options or ServerOptions()
-        self.requests = InFlight(options.max_queued_tokens)
-        self.http = HttpMetrics()
-        self.responses = ResponseStore(options.max_stored_responses)
-        self.pulse = Pulse(options.stuck_seconds)
-        self.traces = traces or Traces()
+        self.shared = shared
+        self.settings = shared.settings
+        self.names = names
+        self.requests = InFlight(shared.settings.max_queued_tokens)
+        self.pulse = Pulse(shared.settings.stuck_seconds)
         self._loaded: Loaded | None = None
         self._metrics: Metrics | None = None
         self._numbers = itertools.count(1)
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
     def attach(self, loaded: Loaded) -> None:
         """The model is there, perhaps once more: admit requests."""
         self._loaded = loaded
+        self.names = loaded.names
         if self._metrics is None:
-            self._metrics = Metrics(msgspec.structs.replace(loaded.info, name=loaded.names[0]))
+            self._metrics = Metrics(msgspec.structs.replace(loaded.info, name=loaded.names[0]), self.shared.families)
         else:
             self._metrics.restarted()
         self.state = State.READY
@@ -108,8 +106,14 @@ class Gateway:
 
     @property
     def name(self) -> str:
-        """What answers call the model; empty until it is there."""
-        return "" if self._loaded is None else self._loaded.names[0]
+        """What answers call the model; empty where that isn't known before it is loaded."""
+        return self.names[0] if self.names else ""
+
+    @property
+    def status(self) -> str:
+        """The state in one word: that of `State`, or stuck, where the engine has been silent for too long."""
+        stuck = self.state is State.READY and self.pulse.stuck(self.loaded.engine.stats)
+        return "stuck" if stuck else self.state.value
 
     @property
     def num_open(self) -> int:
@@ -149,7 +153,7 @@ class Gateway:
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Run `work`, which would hold up the event loop, on a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await self.shared.aside(work)
 
     async def prepare(self, segments: Sequence[Segment], *, heal: bool, param: str, raw: bool = False) -> Prompt:
         """Segments as tokens; in a `raw` prompt, the caller may write special tokens as text.
@@ -184,22 +188,16 @@ class Gateway:
         self.check_length(len(ready.prompt) + longest, params[0] if len(ready.prompt) > longest else params[1])
         return ready
 
-    @property
-    def stuck(self) -> bool:
-        """Whether the engine has been silent for too long."""
-        return self.state is State.READY and self.pulse.stuck(self.loaded.engine.stats)
-
     async def stats(self) -> EngineStats:
         """Where the engine stands."""
         return await asyncio.wrap_future(self.loaded.engine.stats())
 
-    async def metrics(self) -> bytes:
-        """All metrics as text, up to date while the engine lives. Raises ApiError 503 before there is a model."""
+    async def update_metrics(self) -> None:
+        """Bring the metrics up to date, while the engine lives. Raises ApiError 503 before there is a model."""
         if self._loaded is None or self._metrics is None:
             raise ApiError(503, "The model is still loading.", retry_after=5)
         with contextlib.suppress(EngineDead):  # what it counted until then still holds
             self._metrics.update(await asyncio.wrap_future(self._loaded.engine.stats()))
-        return self._metrics.render() + self.http.render()
 
     def refused(self, error: BranchpointError) -> None:
         """Count a request that `error` has kept from becoming a call."""
@@ -264,11 +262,6 @@ class Gateway:
     def room(self, tokens: int) -> int:
         """How many tokens can follow a prompt of `tokens`; at least 1, so that a full prompt is refused as such."""
         return max(1, self.loaded.longest - tokens)
-
-    def close(self) -> None:
-        """Give back the threads; what is still to be told of requests goes out."""
-        self.traces.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, call: Call | ScoreCall, on_event: OnEvent) -> None:
         assert self._loaded is not None and self._metrics is not None, "calls are opened only once there is a model"

@@ -6,9 +6,9 @@ Built on the gateway's list of open requests; the page polls it.
 import time
 
 from branchpoint.runtime.serving.exchange import Exchange
-from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.inflight import prompt_tokens
 from branchpoint.runtime.serving.keys import Caller
+from branchpoint.runtime.serving.models import Models
 from branchpoint.runtime.serving.record import RequestRecord
 from branchpoint.runtime.serving.wire import Json
 
@@ -18,16 +18,15 @@ MOST_LISTED = 200
 """Requests that are told one by one: the newest."""
 
 
-def live_requests(gateway: Gateway, caller: Caller) -> Json:
-    """The requests in the engine that `caller` may see (its own; an admin's: all), the newest first, and how many there are."""
-    seen = gateway.requests.seen_by(caller)
-    model = gateway.name
-    listed = [_told(record, exchange) | {"model": model} for record, exchange in reversed(seen[-MOST_LISTED:])]
-    return {"object": "list", "total": len(seen), "data": listed}
+def live_requests(models: Models, caller: Caller) -> Json:
+    """The requests in the engines that `caller` may see (its own; an admin's: all), the newest first, and how many there are."""
+    seen = sorted(models.seen_by(caller), key=lambda each: -each[1].began)
+    return {"object": "list", "total": len(seen), "data": [_told(*each) for each in seen[:MOST_LISTED]]}
 
 
-def _told(record: RequestRecord, exchange: Exchange) -> Json:
+def _told(model: str, record: RequestRecord, exchange: Exchange) -> Json:
     return {
+        "model": model,
         "id": record.request_id,
         "path": record.path,
         "key": record.key,

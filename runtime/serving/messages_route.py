@@ -11,11 +11,10 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.chat import ChatRequest, chat_call
 from branchpoint.runtime.serving.errors import bad_request, named, shown
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.info import json_response
 from branchpoint.runtime.serving.messages_input import chat_messages, text_of
 from branchpoint.runtime.serving.messages_view import MessagesView
 from branchpoint.runtime.serving.request_ids import request_id
-from branchpoint.runtime.serving.wire import Json, Rules, as_request
+from branchpoint.runtime.serving.wire import Json, Rules, as_request, json_response
 
 __all__ = ["COUNT_RULES", "MESSAGES_RULES", "CountRequest", "MessagesRequest", "answer_messages", "count_message_tokens"]
 

@@ -16,12 +16,11 @@ from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import salt_of
 from branchpoint.runtime.serving.framing import EVENTS
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.info import json_response
 from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.limits import check_program_names
 from branchpoint.runtime.serving.logprobs import LOWEST
 from branchpoint.runtime.serving.request_ids import request_id
-from branchpoint.runtime.serving.wire import Json, Rules, as_request
+from branchpoint.runtime.serving.wire import Json, Rules, as_request, json_response
 
 __all__ = ["EndProgramRequest", "RenderRequest", "ScoreRequest", "answer_score", "end_program", "render"]
 

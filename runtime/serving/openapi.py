@@ -72,7 +72,8 @@ def describe(app: FastAPI, forms: Mapping[str, type[msgspec.Struct]], *, guarded
             if path in forms:
                 body = {"schema": _reference(forms[path].__name__)}
                 operation["requestBody"] = {"required": True, "content": {JSON: body}}
-            operation["responses"] = _responses(path, method, sent=path in forms)
+            named = any(parameter["name"] == "model" for parameter in operation.get("parameters", ()))
+            operation["responses"] = _responses(path, method, sent=path in forms) | (_unknown() if named else {})
             if guarded and path not in OPEN_PATHS:
                 operation["security"] = [{"bearer": []}]
     document["components"] = {"schemas": components}
@@ -95,6 +96,11 @@ def _responses(path: str, method: str, *, sent: bool) -> Json:
     for status in sorted(statuses):
         told[str(status)] = {"description": _phrase(status), "content": {JSON: {"schema": wrong}}}
     return told
+
+
+def _unknown() -> Json:
+    """The answer where a route is asked for a model that isn't there."""
+    return {"404": {"description": _phrase(404), "content": {JSON: {"schema": _reference("Error")}}}}
 
 
 def _phrase(status: int) -> str:

@@ -36,6 +36,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_key_file: Annotated[str | None, Meta(description="TOML file of keys, with limits for each (docs/server.md).")] = None
     guard_metrics: Annotated[bool, Meta(description="Ask for a key at /metrics too.")] = False
     model_names: Annotated[tuple[str, ...], Meta(description="The model's name to clients; may be given several times.")] = ()
+    models_file: Annotated[str | None, Meta(description="TOML file of models, with names and options for each.")] = None
     strict: Annotated[bool, Meta(description="Refuse unknown fields; otherwise a response header lists them.")] = True
     max_body_bytes: Annotated[int, Meta(description="Longest request body.")] = 64 * 2**20
     max_prompt_tokens: Annotated[int | None, Meta(description="Longest prompt in tokens; the context where left out.")] = None

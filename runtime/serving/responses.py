@@ -14,14 +14,13 @@ from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.chat import ChatRequest, chat_call
 from branchpoint.runtime.serving.errors import ApiError, bad_request, named, shown
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.info import json_response
 from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.replies import Reply
 from branchpoint.runtime.serving.request_ids import request_id
-from branchpoint.runtime.serving.response_store import Stored
+from branchpoint.runtime.serving.response_store import ResponseStore, Stored
 from branchpoint.runtime.serving.responses_input import input_messages
 from branchpoint.runtime.serving.responses_view import ResponsesView
-from branchpoint.runtime.serving.wire import Json, Rules, as_request
+from branchpoint.runtime.serving.wire import Json, Rules, as_request, json_response
 
 __all__ = ["RESPONSES_RULES", "ResponsesRequest", "answer_responses", "responses_router"]
 
@@ -108,7 +107,7 @@ async def answer_responses(gateway: Gateway, body: Json, request: Request) -> An
 
     def done(response: Json, reply: Reply) -> None:
         if store:
-            gateway.responses.put(owner, Stored(response, (*messages, _turn(reply))))
+            gateway.shared.responses.put(owner, Stored(response, (*messages, _turn(reply))))
 
     view = ResponsesView(ready.call, ready.use, _head(fields, model, stored=store), done, stream=bool(fields.stream))
     params = {key: _NAMES.get(name, name) for key, name in ready.params.items()}
@@ -122,7 +121,7 @@ def _earlier(gateway: Gateway, fields: ResponsesRequest, owner: str) -> list[Jso
     """The conversation so far, below this request's own instructions."""
     earlier = list[Json]()
     if fields.previous_response_id is not None:
-        earlier = list(gateway.responses.get(owner, fields.previous_response_id, "previous_response_id").messages)
+        earlier = list(gateway.shared.responses.get(owner, fields.previous_response_id, "previous_response_id").messages)
     return [{"role": "system", "content": fields.instructions}, *earlier] if fields.instructions else earlier
 
 
@@ -192,20 +191,20 @@ def _head(fields: ResponsesRequest, model: str, *, stored: bool) -> Json:
     }
 
 
-def responses_router(gateway: Gateway) -> APIRouter:
+def responses_router(store: ResponseStore) -> APIRouter:
     """The routes of responses that exist already."""
     router = APIRouter()
     path = "/v1/responses/{response_id}"
 
     async def get_response(response_id: str, request: Request) -> Response:
-        return json_response(gateway.responses.get(caller_of(request.scope).name, response_id).response)
+        return json_response(store.get(caller_of(request.scope).name, response_id).response)
 
     async def delete_response(response_id: str, request: Request) -> Response:
-        gateway.responses.drop(caller_of(request.scope).name, response_id)
+        store.drop(caller_of(request.scope).name, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel_response(response_id: str, request: Request) -> Response:
-        gateway.responses.get(caller_of(request.scope).name, response_id)
+        store.get(caller_of(request.scope).name, response_id)
         raise ApiError(400, "Only responses in the background can be cancelled; this one has ended.")
 
     handlers: tuple[tuple[str, str, Callable[..., object]], ...] = (

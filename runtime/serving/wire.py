@@ -1,4 +1,4 @@
-"""Bodies on their way in: bytes → checked JSON object → a typed request, once.
+"""Bodies on their way in: bytes → checked JSON object → a typed request, once; and objects on their way out.
 
 First thing a handler calls. A field either acts (it is in the request's struct), says something about the caller only
 (`inert`), or is refused by name unless its value is neutral. Nothing is ignored in silence.
@@ -10,11 +10,12 @@ from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
 
-__all__ = ["Json", "Rules", "as_request", "decode_object", "read_body"]
+__all__ = ["Json", "Rules", "as_request", "decode_object", "json_response", "read_body"]
 
 Json = dict[str, object]
 
@@ -33,6 +34,11 @@ class Rules:
 
     refused: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
+
+
+def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`body` as JSON; numbers that JSON doesn't know are null."""
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
 async def read_body(request: Request, limit: int) -> bytes:

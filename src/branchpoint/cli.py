@@ -11,13 +11,14 @@ import typer
 
 from branchpoint.cli_bench import bench
 from branchpoint.cli_conformance import conformance
-from branchpoint.cli_options import KEY_VARIABLE, MODEL, filled, options, takes
+from branchpoint.cli_options import KEY_VARIABLE, MODELS, filled, options, takes
 from branchpoint.cli_plan import plan
 from branchpoint.cli_server import cache, doctor
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.serving.options import ServerOptions
+from branchpoint.runtime.serving.served import served_models
 
 __all__ = ["app", "main"]
 
@@ -33,19 +34,19 @@ app.add_typer(bench, name="bench")
 _EXIT_REFUSED = 2
 
 
-def _serve(model: str, **given: Any) -> None:
-    """Serve MODEL over HTTP: OpenAI's API, SGLang's /generate, and what the language needs."""
+def _serve(models: list[str] | None, **given: Any) -> None:
+    """Serve MODEL, or several, over HTTP: OpenAI's API, SGLang's /generate, and what the language needs."""
     if not given["api_keys"] and os.environ.get(KEY_VARIABLE) is not None:  # meant to be guarded, and would be open
         raise InvalidRequest(f"{KEY_VARIABLE} is set but holds no key; unset it to serve without one.", param="api_keys")
     server = filled(ServerOptions, given)
-    config = filled(EngineConfig, given, model=model, served_name=server.model_names[0] if server.model_names else None)
+    served = served_models(models or [], filled(EngineConfig, given, model=""), server)
     from branchpoint.lang.serve import programs_endpoint
     from branchpoint.runtime.serving.launch import launch
 
-    raise typer.Exit(launch(config, server, [programs_endpoint()]))
+    raise typer.Exit(launch(served, server, [programs_endpoint()]))
 
 
-app.command("serve")(takes(_serve, [MODEL, *options(ServerOptions), *options(EngineConfig, ("model", "served_name"))]))
+app.command("serve")(takes(_serve, [MODELS, *options(ServerOptions), *options(EngineConfig, ("model", "served_name"))]))
 
 
 for command in (plan, cache, doctor, conformance):

@@ -11,7 +11,7 @@ from branchpoint.runtime.config import EngineConfig
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
-__all__ = ["KEY_VARIABLE", "MODEL", "filled", "number", "options", "takes"]
+__all__ = ["KEY_VARIABLE", "MODEL", "MODELS", "filled", "number", "options", "takes"]
 
 KEY_VARIABLE = "BRANCHPOINT_API_KEY"
 _FLAGS: Mapping[str, tuple[str, str | None]] = {
@@ -69,10 +69,13 @@ def filled(struct: type[_Struct], given: Mapping[str, Any], **more: object) -> _
     return struct(**(chosen | more))
 
 
+_MODEL_HELP = get_type_hints(EngineConfig, include_extras=True)["model"].__metadata__[0].description
 MODEL = inspect.Parameter(
-    "model",
+    "model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Annotated[str, typer.Argument(help=_MODEL_HELP)]
+)
+MODELS = inspect.Parameter(
+    "models",
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    annotation=Annotated[
-        str, typer.Argument(help=get_type_hints(EngineConfig, include_extras=True)["model"].__metadata__[0].description)
-    ],
+    default=None,
+    annotation=Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=f"{_MODEL_HELP} Several share the memory.")],
 )

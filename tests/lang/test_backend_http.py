@@ -410,3 +410,20 @@ async def test_a_streamed_program_ends_whatever_keeps_it_from_the_server() -> No
         await asyncio.to_thread(endpoint.shutdown)
         with pytest.raises(bp.BackendError, match="closed"):
             [piece async for piece in endpoint.stream_remote(greeting)]
+
+
+def test_a_server_of_several_models_is_asked_for_the_one_that_is_named(site: Site) -> None:
+    with (
+        bp.RuntimeEndpoint(site.url, "secret", model="fake") as right,
+        bp.RuntimeEndpoint(site.url, "secret", model="no") as wrong,
+    ):
+
+        @bp.function
+        def one(s: bp.State) -> str:
+            s += "a" + bp.gen("x", max_tokens=2)
+            return str(s["x"])
+
+        assert one.run(backend=right).value == right.run_remote(one).value == "ab"
+        for ask in (lambda: one.run(backend=wrong).value, lambda: wrong.run_remote(one)):
+            with pytest.raises((bp.ProgramError, bp.BackendError), match="'no' does not exist"):
+                ask()

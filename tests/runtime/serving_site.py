@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
+from branchpoint.runtime.serving.models import Models
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
 from branchpoint.runtime.tokenizer_files import from_bytes
@@ -56,17 +57,18 @@ async def open_site(
     *, loaded: bool = True, template: str | None = None, context: int | None = None, **options: object
 ) -> AsyncIterator[Site]:
     asked = ServerOptions(**options)
-    gateway, engine = Gateway(asked), FakeEngine()
+    models, engine = Models(asked), FakeEngine()
+    gateway = models.first
     if context is not None:
         engine.info = msgspec.structs.replace(engine.info, context_length=context, num_pages=context)
     if loaded:
         gateway.attach(Loaded(engine, tokenizer(template), ("fake", "alias"), 8))
-    app = build_app(gateway, asked)
+    app = build_app(models)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
         yield Site(http, engine, gateway, app)
     assert gateway.num_open == 0, "a request was left open"
-    gateway.close()
+    models.shared.close()
 
 
 def refusal(response: httpx.Response, status: int = 400, param: str | None = None) -> str:

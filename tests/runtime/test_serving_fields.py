@@ -113,6 +113,7 @@ GENERATE: dict[str, tuple[dict[str, object], Seen]] = {
     "top_logprobs_num": ({"return_logprob": True, "top_logprobs_num": 2}, lambda call, text: call.sampling.logprobs == 2),
     "return_text_in_logprobs": ({"return_logprob": True, "return_text_in_logprobs": True}, lambda call, text: '97,"a"]' in text),
     "stream": ({"stream": True}, lambda call, text: text.endswith("data: [DONE]\n\n")),
+    "model": ({"model": "alias"}, lambda call, text: True),  # `test_models` has what it chooses
     "rid": ({"rid": "mine"}, lambda call, text: '"mine"' in text),
     "extra_key": ({"extra_key": "salt"}, lambda call, text: call.namespace == "salt"),
     "cache_salt": ({"cache_salt": "salt"}, lambda call, text: call.namespace == "salt"),

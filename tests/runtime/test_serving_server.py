@@ -13,8 +13,9 @@ import pytest
 
 from branchpoint.runtime.errors import EngineDead, ModelError
 from branchpoint.runtime.serving.gateway import Loaded
+from branchpoint.runtime.serving.life import Loading
 from branchpoint.runtime.serving.options import ServerOptions
-from branchpoint.runtime.serving.server import Loading, PortTaken, Server, bind
+from branchpoint.runtime.serving.server import PortTaken, Server, bind
 from tests.runtime.serving_fake import FakeEngine
 from tests.runtime.serving_site import tokenizer
 
@@ -34,7 +35,7 @@ class Run:
             load()
             return Loaded(self.engine, tokenizer(), ("fake",), 8)
 
-        server = Server(ServerOptions(**options), Loading(loaded, give_up), self.told.append)
+        server = Server(ServerOptions(**options), [Loading(loaded, give_up)], self.told.append)
         self.task = asyncio.create_task(server.run(self.listener))
 
     async def ready(self) -> None:
@@ -101,7 +102,7 @@ def kill(run: Run) -> None:
 
 
 async def test_a_dead_engine_is_started_again_once_then_the_server_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("branchpoint.runtime.serving.server.BACKOFF_SECONDS", 0.2)
+    monkeypatch.setattr("branchpoint.runtime.serving.life.BACKOFF_SECONDS", 0.2)
     async with running() as run:
         await run.ready()
         run.engine.hold = True
@@ -130,7 +131,7 @@ async def test_without_restarts_a_dead_engine_ends_the_server_at_once() -> None:
 
 
 async def test_an_engine_that_cant_start_again_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("branchpoint.runtime.serving.server.BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr("branchpoint.runtime.serving.life.BACKOFF_SECONDS", 0.0)
     loads = list[int]()
 
     def load() -> None:

@@ -16,6 +16,7 @@ from branchpoint.runtime.messages import Completed, Delta, SampleFinished, Usage
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.exchange import MERGE_FROM
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
+from branchpoint.runtime.serving.models import Models
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.pulse import Pulse
 from branchpoint.runtime.serving.server import bind
@@ -256,10 +257,11 @@ async def test_http_requests_are_counted_by_bounded_labels() -> None:
 async def listening(**options: object) -> AsyncIterator[tuple[int, FakeEngine, Gateway]]:
     """The application behind real sockets."""
     asked = ServerOptions(**options)  # type: ignore[arg-type]
-    gateway, engine = Gateway(asked), FakeEngine()
+    models, engine = Models(asked), FakeEngine()
+    gateway = models.first
     gateway.attach(Loaded(engine, tokenizer(), ("fake",), 8))
     listener = bind("127.0.0.1", 0)
-    config = uvicorn.Config(build_app(gateway, asked), log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(build_app(models), log_config=None, access_log=False, lifespan="off")
     web = uvicorn.Server(config)
     serving = asyncio.create_task(web._serve([listener]))
     try:
@@ -267,7 +269,7 @@ async def listening(**options: object) -> AsyncIterator[tuple[int, FakeEngine, G
     finally:
         web.should_exit = True
         await serving
-        gateway.close()
+        models.shared.close()
 
 
 def request_bytes(body: dict[str, object]) -> bytes:

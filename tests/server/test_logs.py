@@ -120,7 +120,7 @@ async def test_each_request_is_a_span_under_its_callers() -> None:
     recorder = Recorder()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with open_site() as site:
-        site.gateway.traces = Traces(recorder)
+        site.gateway.shared.traces = Traces(recorder)
         await site.http.post(
             "/v1/completions", json={"prompt": "hi", "max_tokens": 2, "request_id": "one"}, headers={"traceparent": parent}
         )

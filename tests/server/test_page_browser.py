@@ -29,9 +29,9 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, loaded: bool = True, **look: Any) -> Iterator[tuple[Site, Any]]:
+def opened(browser: Any, loaded: bool = True, names: tuple[str, ...] = ("fake",), **look: Any) -> Iterator[tuple[Site, Any]]:
     """The page of a server with the key `secret`; what it complains of, or asks of other places, fails the test."""
-    site = Site(context=512)
+    site = Site(context=512, names=names)
     context = browser.new_context(**look)
     page, wrong = context.new_page(), list[str]()
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -157,3 +157,15 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Any, scheme
         assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
         inside = "all => all.every((one) => one.getBoundingClientRect().right <= innerWidth)"
         assert page.locator("main section").evaluate_all(inside)
+
+
+def test_of_several_models_one_is_chosen(browser: Any) -> None:
+    with opened(browser, names=("fake", "second")) as (site, page):
+        other = site.engines[1]
+        other.say = "other"
+        sign_in(page)
+        page.get_by_role("combobox", name="Model").select_option("second")
+        page.get_by_role("combobox", name="Output").select_option("text")
+        page.get_by_role("button", name="Run").click()
+        see(page.locator("#output"), "other")
+        assert other.calls and not site.engine.calls

@@ -17,8 +17,9 @@ import pytest
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.process import _private_folder
 from branchpoint.runtime.serving.gateway import Loaded
+from branchpoint.runtime.serving.life import Loading
 from branchpoint.runtime.serving.options import ServerOptions
-from branchpoint.runtime.serving.server import Loading, Server, bind
+from branchpoint.runtime.serving.server import Server, bind
 from tests.runtime.serving_fake import FakeEngine
 from tests.runtime.serving_site import open_site, refusal, tokenizer
 
@@ -108,7 +109,7 @@ async def test_https_with_and_without_a_clients_certificate(certificate: tuple[P
     for ca in (None, cert):
         options = ServerOptions(ssl_certfile=cert, ssl_keyfile=key, ssl_ca_certs=ca)
         told = list[str]()
-        server = Server(options, Loading(lambda: Loaded(FakeEngine(), tokenizer(), ("fake",), 8), lambda: None), told.append)
+        server = Server(options, [Loading(lambda: Loaded(FakeEngine(), tokenizer(), ("fake",), 8), lambda: None)], told.append)
         listener = bind("127.0.0.1", 0)
         port = listener.getsockname()[1]
         running = asyncio.create_task(server.run(listener))
@@ -135,5 +136,5 @@ async def test_a_certificate_that_cant_be_used_is_refused(tmp_path: Path) -> Non
         listener = bind("127.0.0.1", 0)
         loading = Loading(lambda: Loaded(FakeEngine(), tokenizer(), ("fake",), 8), lambda: None)
         with pytest.raises(InvalidRequest, match="certificate"):
-            await Server(ServerOptions(**options), loading, lambda _line: None).run(listener)
+            await Server(ServerOptions(**options), [loading], lambda _line: None).run(listener)
         listener.close()

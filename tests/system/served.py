@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(r"Ready: (\S+) on (http://\S+)")
+READY = re.compile(r"Ready: (.+) on (http://\S+)")
 
 
 class Served:

@@ -107,3 +107,35 @@ def test_sigterm_while_loading_ends_it() -> None:
         server.until("Loading")
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.output
+
+
+def test_two_models_serve_by_name_one_outlives_the_others_engine_and_both_end_with_the_server() -> None:
+    with served("dummy:qwen2", *TINY, model="dummy:llama") as server:
+        url = server.ready().url
+        body = {"prompt": [1, 2, 3], "max_tokens": 3, "ignore_eos": True}
+        names = ("dummy:llama", "dummy:qwen2")
+
+        def ask(name: str) -> httpx.Response:
+            return httpx.post(f"{url}/v1/completions", json=body | {"model": name}, timeout=60)
+
+        assert [ask(name).json()["model"] for name in names] == list(names)
+        loaded = [line.split()[1] for line in server.lines if line.startswith("Loaded: ")]
+        assert loaded == list(names)
+        os.kill(server.engine_pid, signal.SIGKILL)
+        server.until("starts again")
+        health = httpx.get(f"{url}/health").json()["models"]
+        (alive,) = [name for name in names if health[name] == "ready"]
+        assert ask(alive).status_code == 200
+        children = server.children
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0, server.output
+        deadline = time.monotonic() + 30  # multiprocessing's own helper ends a moment after its parent
+        while any(Path(f"/proc/{pid}").exists() for pid in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_models_that_dont_say_how_they_share_memory_are_refused_before_anything_is_loaded() -> None:
+    with served("dummy:qwen2", model="dummy:llama") as server:
+        assert server.wait(60) == 2
+        assert "2 models share this machine's memory" in server.output and "Loading" not in server.output

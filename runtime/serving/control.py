@@ -1,0 +1,84 @@
+"""Routes that look into the server's work, or change it: live requests, the cache, aborts. Behind the key.
+
+Added to the application by `app`. `?model=NAME` names one of several models; without it the first one's cache is
+shown, and all are flushed.
+"""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from branchpoint.radix.picture import render
+from branchpoint.runtime.serving.errors import ApiError
+from branchpoint.runtime.serving.gateway import Gateway
+from branchpoint.runtime.serving.keys import caller_of
+from branchpoint.runtime.serving.live import live_requests
+from branchpoint.runtime.serving.models import Models
+from branchpoint.runtime.serving.wire import Rules, as_request, decode_object, json_response, read_body
+
+__all__ = ["AbortRequest", "control_router"]
+
+ABORT_BYTES = 2**16
+
+
+class AbortRequest(msgspec.Struct, frozen=True):
+    """Body of /abort_request: the id of one request, or all."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+def control_router(models: Models) -> APIRouter:
+    """All of them, for these models."""
+    router = APIRouter()
+
+    @router.get("/branchpoint/requests")
+    async def requests(request: Request) -> Response:
+        return json_response(live_requests(models, caller_of(request.scope)))
+
+    async def flush_cache(model: str | None = None) -> Response:
+        chosen = models.chosen(model)
+        if count := sum(gateway.num_open for gateway in chosen):
+            raise ApiError(400, f"The cache can't be flushed while requests run ({count} do). Try again later.")
+        for gateway in chosen:
+            await gateway.flush_cache()
+        return json_response({"success": True, "message": "The cache is flushed."})
+
+    for path in ("/flush_cache", "/reset_prefix_cache"):
+        router.add_api_route(path, flush_cache, methods=["POST"])
+    router.add_api_route("/flush_cache", flush_cache, methods=["GET"], include_in_schema=False)
+
+    @router.get("/cache")
+    async def cache(
+        format: Annotated[str, Query(json_schema_extra={"enum": ["json", "text"]})] = "json",  # the field's name
+        model: str | None = None,
+    ) -> Response:
+        """What the radix tree holds: `format=json`, or `text` for people."""
+        if format not in ("json", "text"):
+            raise ApiError(400, f"format must be json or text, got {format[:40]!r}.", param="format")
+        return await _cache(models.find(model), as_text=format == "text")
+
+    @router.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        body = decode_object(await read_body(request, ABORT_BYTES))
+        fields = as_request(body, AbortRequest, Rules(refused={"abort_message": ()}))
+        if not fields.rid and not fields.abort_all:  # an empty one would name whatever has none
+            raise ApiError(400, "rid must name a request, or abort_all be true.", param="rid")
+        count = models.abort(caller_of(request.scope), None if fields.abort_all else fields.rid)
+        return json_response({"aborted": count})
+
+    return router
+
+
+async def _cache(gateway: Gateway, *, as_text: bool) -> Response:
+    dump, tokenizer = await gateway.dump_cache(), gateway.loaded.tokenizer
+    for node in dump.tree["nodes"]:
+        node["text"] = tokenizer.decode(node["tokens"], skip_special=False)
+    lost = [each.describe(lambda tokens: tokenizer.decode(tokens, skip_special=False)) for each in dump.lost]
+    if as_text:
+        return Response("\n".join([render(dump.tree), *lost, ""]), media_type="text/plain; charset=utf-8")
+    found = [msgspec.to_builtins(each) | {"message": message} for each, message in zip(dump.lost, lost, strict=True)]
+    return json_response(dump.tree | {"lost_reuse": found})
