@@ -3,7 +3,6 @@
 `request.py` and `reasoning.py` ask with these; what the answers amount to is theirs.
 """
 
-import functools
 import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
@@ -37,7 +36,7 @@ from branchpoint.runtime.messages import (
 )
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Answer", "Performed", "Sample", "add_usage", "ask", "hints_of", "ids_of", "messages_of", "segments_of"]
+__all__ = ["Answer", "Performed", "Sample", "ask", "hints_of", "ids_of", "messages_of", "segments_of"]
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ class Performed:
     @property
     def usage(self) -> Usage:
         """The counts of all requests."""
-        return functools.reduce(add_usage, (answer.completed.usage for answer in self.answers))
+        return sum((answer.completed.usage for answer in self.answers), Usage())
 
 
 def ids_of(sample: SampleMeta) -> tuple[Segment, ...]:
@@ -189,11 +188,6 @@ def _take(event: Event, samples: list[Sample]) -> Completed | None:
         case Scored():
             raise BackendError("The backend answered a generation with scores.")
     return None
-
-
-def add_usage(first: Usage, second: Usage) -> Usage:
-    """The counts of two requests together."""
-    return Usage(*(getattr(first, name) + getattr(second, name) for name in Usage.__struct_fields__))
 
 
 def hints_of(entry: CallEntry) -> Hints:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from branchpoint.lang.errors import Origin
-from branchpoint.runtime.messages import Usage
+from branchpoint.runtime.messages import DrafterStats, Usage
 
 __all__ = ["Cost", "Record", "Report"]
 
@@ -65,9 +65,6 @@ class Cost:
         )
 
 
-ENOUGH_GUESSES = 64
-"""Guesses after which a verdict is given."""
-POOR_GUESSES = 0.2
 _COLUMNS = ("prefilled", "reused", "forced", "decoded", "drafted", "wasted")
 _TIMES = ("queue s", "mask s", "seconds")
 
@@ -95,15 +92,18 @@ class Report:
 
     @property
     def drafting(self) -> str | None:
-        """What guessing tokens ahead came to, in one line; None where nothing was guessed."""
+        """What guessing tokens ahead came to, and a line for each drafter that is told of; None where nothing was guessed."""
         cost = self.total
+        drafters = sum((record.usage for record in self.records), Usage()).drafters
         if not cost.drafted:
             return None
         share = cost.accepted / cost.drafted
         steps = (cost.decoded + cost.accepted + cost.forced) / max(1, cost.decoded)
-        poor = cost.drafted >= ENOUGH_GUESSES and share < POOR_GUESSES
+        poor = DrafterStats("", drafted=cost.drafted, accepted=cost.accepted).is_poor
         told = f"drafting: {cost.accepted} of {cost.drafted} guesses held ({share:.0%}), {steps:.2f} output tokens for each step"
-        return f"{told}; it doesn't pay here" if poor else told
+        lines = [f"{told}; it doesn't pay here" if poor else told]
+        lines += [f"  {each}; it doesn't pay here: leave it out" if each.is_poor else f"  {each}" for each in drafters]
+        return "\n".join(lines)
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: the names of its columns, a row for each line, and the totals."""

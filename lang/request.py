@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from branchpoint.constrained.spec import Constraint
-from branchpoint.lang.asking import Performed, add_usage, ask, hints_of, ids_of, messages_of, segments_of
+from branchpoint.lang.asking import Performed, ask, hints_of, ids_of, messages_of, segments_of
 from branchpoint.lang.backends.base import Backend, ScoreRequest
 from branchpoint.lang.calling import call_tools
 from branchpoint.lang.choices import Decision, ScoredOption, decide
@@ -117,7 +117,7 @@ async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float)
     )
     sample = SampleMeta(text)
     seconds = time.perf_counter() - begin
-    usage = scored.usage if without is None else add_usage(scored.usage, without.usage)
+    usage = scored.usage if without is None else scored.usage + without.usage
     entry.place.context.budget.spend(usage.prefilled_tokens, ends=True)
     return Meta(text, (), "stop", None, (), (), (sample,), usage, seconds, seed, (), metas, method.name)
 

@@ -26,7 +26,7 @@ from branchpoint.runtime.plan import Runner, StepPlan, StepResult
 from branchpoint.runtime.policy import make_order
 from branchpoint.runtime.scheduler import Scheduler
 from branchpoint.runtime.sequence import Sequence, Status
-from branchpoint.runtime.stats import CacheDump, EngineStats, add_usage
+from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["Engine"]
 
@@ -143,7 +143,7 @@ class Engine:
         """Where things stand now."""
         totals = self._totals
         for group in self._groups.values():
-            totals = add_usage(totals, group.usage())
+            totals += group.usage()
         return EngineStats(
             running=sum(1 for _ in self._scheduler.running),
             waiting=sum(1 for _ in self._scheduler.waiting),
@@ -288,7 +288,7 @@ class Engine:
         sequence.matcher = None
 
     def _close(self, group: Group) -> None:
-        self._totals = add_usage(self._totals, group.usage())
+        self._totals += group.usage()
         self._queued -= group.started is None
         del self._groups[group.call.id]
         for sequence in group.members:

@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from branchpoint.constrained.grammar import CompiledGrammar, Matcher
+from branchpoint.runtime.drafting.tally import Tally
 from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.messages import Call, FinishReason, TokenLogprob
 from branchpoint.runtime.output import Piece, SampleOutput
@@ -57,6 +58,7 @@ class Generation:
         self.drafted = 0
         self.accepted = 0
         self.agreed = 0  # guesses of the last slot that turned out right
+        self.tally = Tally()
         self._sampling = call.sampling
         self._constrained = call.constraint is not None
         self._unhealed = len(call.heal)

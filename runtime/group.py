@@ -9,7 +9,7 @@ from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.generation import Generation
-from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored, Usage
+from branchpoint.runtime.messages import Call, Completed, DrafterStats, Failed, ScoreCall, Scored, Usage
 from branchpoint.runtime.pooling import Pooling
 from branchpoint.runtime.scoring import Scoring
 from branchpoint.runtime.sequence import Sequence
@@ -54,6 +54,7 @@ class Group:
             prefilled_tokens=first.num_prompt - first.cached + again,
             completion_tokens=sum(generation.completion_tokens for generation in generations),
             forced_tokens=sum(generation.forced for generation in generations),
+            drafters=_drafters(generations),
             drafted_tokens=sum(generation.drafted for generation in generations),
             accepted_tokens=sum(generation.accepted for generation in generations),
             preemptions=sum(sequence.preemptions for sequence in sequences),
@@ -96,6 +97,12 @@ class Group:
             return Failed(self.call.id, InvalidRequest.kind, str(error), getattr(error, "param", None), self.usage())
         message = f"{type(error).__name__}: {str(error)[:500]}"
         return Failed(self.call.id, RuntimeFailure.kind, message, usage=self.usage())
+
+
+def _drafters(generations: Seq[Generation]) -> tuple[DrafterStats, ...]:
+    """Whose guesses were verified for these samples, and what came of them."""
+    each = (Usage(drafters=generation.tally.stats()) for generation in generations)
+    return sum(each, Usage()).drafters
 
 
 def _unshared(sequence: Sequence) -> int:

@@ -4,6 +4,7 @@ A call is validated before it is built. Each accepted call ends with exactly one
 `Failed`), whatever happens; before it come any number of `Delta`s and, for each sample, one `SampleFinished`.
 """
 
+import itertools
 import math
 from typing import Literal
 
@@ -20,6 +21,7 @@ __all__ = [
     "Call",
     "Completed",
     "Delta",
+    "DrafterStats",
     "Event",
     "Failed",
     "FinishReason",
@@ -35,6 +37,10 @@ __all__ = [
     "TokenLogprob",
     "Usage",
 ]
+
+ENOUGH_GUESSES = 64
+"""Guesses after which a verdict is given."""
+POOR_GUESSES = 0.2
 
 MAX_PROGRAM_NAME = 256
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -145,13 +151,48 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float, bytes], ...] = ()
 
 
+class DrafterStats(msgspec.Struct, frozen=True):
+    """What guesses of one drafter came to. `by_place` holds, for each place in a draft, how many guesses were verified and how
+    many were right (the last place stands for all behind it). `failure` says why it is asked no more. As text: one line.
+    """
+
+    name: str
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_place: tuple[tuple[int, int], ...] = ()
+    failure: str | None = None
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether so few guesses were right that they cost more than they save."""
+        return self.drafted >= ENOUGH_GUESSES and self.accepted < POOR_GUESSES * self.drafted
+
+    def __add__(self, other: "DrafterStats") -> "DrafterStats":
+        places = itertools.zip_longest(self.by_place, other.by_place, fillvalue=(0, 0))
+        return DrafterStats(
+            self.name,
+            self.drafts + other.drafts,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            tuple((tested + others, right + more) for (tested, right), (others, more) in places),
+            self.failure or other.failure,
+        )
+
+    def __str__(self) -> str:
+        held = f"{self.name}: {self.accepted} of {self.drafted} guesses held ({self.accepted / max(1, self.drafted):.0%})"
+        places = " ".join(f"{right / tested:.0%}" for tested, right in self.by_place if tested)
+        return f"{held}, by position {places}" if places else held
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Exact counts of one call. Prompt tokens count once; the others are summed over its samples. Times in seconds.
 
     prompt = cached + prefilled at admission (a preempted sequence's recomputed tokens are in `prefilled`, on top);
     completion = decoded + forced + accepted drafts; tokens that only repeat healed bytes belong to the prompt and aren't counted.
     The prompt of a ScoreCall includes its continuations; what they share, and their last tokens, need no computing: cached.
-    `grammar_seconds` is the wait for the grammar, part of `queue_seconds`.
+    `grammar_seconds` is the wait for the grammar, part of `queue_seconds`. `drafters` tell of those whose guesses were verified.
+    Usages are added field by field.
     """
 
     prompt_tokens: int = 0
@@ -165,6 +206,14 @@ class Usage(msgspec.Struct, frozen=True):
     queue_seconds: float = 0.0
     mask_seconds: float = 0.0
     grammar_seconds: float = 0.0
+    drafters: tuple[DrafterStats, ...] = ()
+
+    def __add__(self, other: "Usage") -> "Usage":
+        *counts, drafters = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
+        merged: dict[str, DrafterStats] = {}
+        for each in drafters:
+            merged[each.name] = merged[each.name] + each if each.name in merged else each
+        return Usage(*counts, drafters=tuple(merged.values()))
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta"):

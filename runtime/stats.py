@@ -3,10 +3,9 @@
 import msgspec
 
 from branchpoint.radix import LostReuse, TreeDump
-from branchpoint.runtime.drafting.tally import DrafterStats
-from branchpoint.runtime.messages import Usage
+from branchpoint.runtime.messages import DrafterStats, Usage
 
-__all__ = ["CacheDump", "EngineStats", "GrammarCounts", "add_usage"]
+__all__ = ["CacheDump", "EngineStats", "GrammarCounts"]
 
 
 class GrammarCounts(msgspec.Struct, frozen=True):
@@ -45,8 +44,3 @@ class CacheDump(msgspec.Struct, frozen=True):
 
     tree: TreeDump
     lost: tuple[LostReuse, ...] = ()
-
-
-def add_usage(left: Usage, right: Usage) -> Usage:
-    """Field by field."""
-    return Usage(*(getattr(left, name) + getattr(right, name) for name in Usage.__struct_fields__))

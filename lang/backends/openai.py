@@ -142,7 +142,7 @@ class OpenAI(ChatApi):
         parts = [options[at : at + _AT_ONCE] for at in range(0, len(options), _AT_ONCE)]
         answers = await asyncio.gather(*(self._echo(prompt, part) for part in parts))
         counted = [usage_of(answer.usage) for answer in answers]
-        usage = Usage(*(sum(getattr(one, name) for one in counted) for name in Usage.__struct_fields__))
+        usage = sum(counted, Usage())
         return Scored(
             request.id, tuple(itertools.chain(*(_rows(prompt, *pair) for pair in zip(parts, answers, strict=True)))), usage
         )

@@ -79,7 +79,7 @@ class Relay:
                     event = await inbox.next()
                     if isinstance(event, Completed | Scored | Failed):
                         open_calls.discard(event.id)
-                        usage = Usage(*(getattr(usage, name) + getattr(event.usage, name) for name in Usage.__struct_fields__))
+                        usage += event.usage
         return usage
 
     def _put(self, inbox: _Inbox, event: Event) -> None:

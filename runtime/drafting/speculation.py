@@ -12,8 +12,9 @@ from branchpoint.runtime.drafting.acceptance import Acceptance
 from branchpoint.runtime.drafting.cost import StepCost
 from branchpoint.runtime.drafting.drafter import Drafter, Proposal
 from branchpoint.runtime.drafting.purse import Purse
-from branchpoint.runtime.drafting.tally import DrafterStats, Tally
+from branchpoint.runtime.drafting.tally import Tally
 from branchpoint.runtime.drafting.walk import legal_prefix
+from branchpoint.runtime.messages import DrafterStats
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Speculation"]
@@ -116,16 +117,20 @@ class Speculation:
             draft.proposal = draft.proposal.cut(count)
         return {sequence: draft.proposal for sequence, draft in self._open.drafts.items()}
 
-    def learn(self, sequence: Sequence, agreed: int, verified: int, *, finished: bool) -> None:
-        """Of `verified` guesses for `sequence` the first `agreed` were right; where it has `finished` the rest is unknown."""
+    def learn(self, sequence: Sequence, agreed: int, verified: int, *, finished: bool) -> str | None:
+        """Of `verified` guesses for `sequence` the first `agreed` were right; where it has `finished` the rest is unknown.
+
+        Returns whose guesses they were.
+        """
         draft = self._open.drafts.pop(sequence, None)
         if draft is None or not verified:
-            return
+            return None
         self._open.verified += verified
         self._open.agreed += agreed
         refused = agreed < verified and not finished
         self._acceptance.learn(draft.drafter, draft.proposal.grade, sequence, agreed, refused=refused)
         self._tally.add(draft.drafter, agreed, verified)
+        return draft.drafter
 
     def settle(self) -> None:
         """The step is over, and all its drafts are learned of: count what it won."""

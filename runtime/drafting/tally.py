@@ -1,31 +1,17 @@
-"""What drafting has come to since the start, for `stats`, metrics and reports: by drafter, and by place in the draft.
+"""What drafting has come to, for `stats`, metrics and reports: by drafter, and by place in the draft.
 
-Kept by `Speculation`; nothing is decided by it.
+Kept by `Speculation` since the start, and for each sample by itself; nothing is decided by it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import msgspec
+from branchpoint.runtime.messages import DrafterStats
 
-__all__ = ["PLACES", "DrafterStats", "Tally", "advice"]
+__all__ = ["PLACES", "Tally", "advice"]
 
 PLACES = 16
 """Places in a draft that are told apart; later ones count as the last of them."""
-ENOUGH = 64  # guesses after which a verdict is given
-POOR = 0.2
-
-
-class DrafterStats(msgspec.Struct, frozen=True):
-    """One drafter since the start. `by_place` holds, for each place in a draft, how many guesses were verified and how many were
-    right (the last place stands for all behind it). `failure` says why it is asked no more.
-    """
-
-    name: str
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    by_place: tuple[tuple[int, int], ...] = ()
-    failure: str | None = None
 
 
 @dataclass(slots=True)
@@ -39,14 +25,14 @@ class _Count:
 
 
 class Tally:
-    """Counts of the drafters of these names."""
+    """Counts of the drafters of these names, and of others that are told of."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self._counts = {name: _Count() for name in names}
 
     def add(self, name: str, agreed: int, verified: int) -> None:
         """A draft of `verified` guesses, of which the first `agreed` were right."""
-        count = self._counts[name]
+        count = self._counts.setdefault(name, _Count())
         count.drafts += 1
         count.drafted += verified
         count.accepted += agreed
@@ -74,7 +60,7 @@ def advice(stats: tuple[DrafterStats, ...]) -> list[str]:
     for each in stats:
         if each.failure:
             found.append(f"The drafter {each.name} failed and is asked no more: {each.failure}")
-        elif each.drafted >= ENOUGH and each.accepted < POOR * each.drafted:
+        elif each.is_poor:
             share = each.accepted / each.drafted
             found.append(f"The drafter {each.name} doesn't pay: {share:.0%} of {each.drafted} guesses were right; leave it out.")
     return found

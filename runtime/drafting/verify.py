@@ -32,5 +32,7 @@ def commit_rows(
     masked = masks.usable.get(sequence, len(slot.draft) + 1)
     finish = member.commit(slot, rows[: len(rows) - len(slot.draft) - 1 + masked])
     if speculation and isinstance(member, Generation):
-        speculation.learn(sequence, member.agreed, len(slot.draft), finished=finish is not None)
+        drafter = speculation.learn(sequence, member.agreed, len(slot.draft), finished=finish is not None)
+        if drafter is not None:
+            member.tally.add(drafter, member.agreed, len(slot.draft))
     return finish

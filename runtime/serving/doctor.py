@@ -6,17 +6,24 @@ Asked by `branchpoint doctor`. Knows Branchpoint's own series only.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Finding", "Look", "diagnose", "read_look"]
+from branchpoint.runtime.messages import DrafterStats
+
+__all__ = ["Finding", "Look", "diagnose", "drafting", "read_look"]
 
 Look = Mapping[str, float]
-"""The series of /metrics by name, summed over their labels; those with a `reason` also as `name/reason`."""
+"""The series of /metrics by name, summed over their labels; those with a label of `_LABELS` also as `name/value`."""
 
 _PREFIX = "branchpoint:"
-_REASON = 'reason="'
+_LABELS = ("reason", "drafter", "position")
 
 QUEUE_SHARE = 0.2
 FULL, IDLE = 0.9, 0.3
 LEAST_DRAFTS, LEAST_ACCEPTED = 50, 0.3
+_GUESSED, _HELD, _HELD_AT = (
+    "drafter_draft_tokens_total",
+    "drafter_accepted_tokens_total",
+    "spec_decode_num_accepted_tokens_per_pos_total",
+)
 LONG_COMPILE = 0.25
 BUSY = 0.85
 
@@ -44,9 +51,10 @@ def read_look(text: str) -> Look:
         name, _, labels = head.partition("{")
         name = name.removeprefix(_PREFIX)
         look[name] = look.get(name, 0.0) + value
-        if _REASON in labels:
-            reason = labels.partition(_REASON)[2].partition('"')[0]
-            look[f"{name}/{reason}"] = value
+        for label in _LABELS:
+            _, found, rest = labels.partition(f'{label}="')
+            if found:
+                look[f"{name}/{rest.partition(chr(34))[0]}"] = value
     return look
 
 
@@ -65,6 +73,10 @@ class _Time:
 
     def most(self, gauge: str) -> float:
         return max(look.get(gauge, 0.0) for look in self._looks)
+
+    def labels(self, name: str) -> list[str]:
+        """The values of the label that the series of this name have."""
+        return [key.partition("/")[2] for key in self._looks[-1] if key.startswith(f"{name}/")]
 
     def average(self, histogram: str) -> float:
         count = self.gained(f"{histogram}_count")
@@ -143,8 +155,38 @@ def _drafts(time: _Time) -> Finding | None:
     return Finding(
         "Drafts don't pay.",
         f"{right:.0f} of {guessed:.0f} guessed tokens were right ({right / guessed:.0%}).",
-        "Leave out --drafter, or choose another; keep --draft-adaptive on.",
+        f"Leave out {_poor(time) or '--drafter'}, or choose another; keep --draft-adaptive on.",
     )
+
+
+def _poor(time: _Time) -> str:
+    """The options to leave out, by drafter."""
+    return " and ".join(f"--drafter {each.name}" for each in _drafters(time) if each.accepted < LEAST_ACCEPTED * each.drafted)
+
+
+def _drafters(time: _Time) -> list[DrafterStats]:
+    """The drafters that guessed meanwhile, the busiest first."""
+    counts = {name: time.gained(f"{_GUESSED}/{name}") for name in time.labels(_GUESSED)}
+    names = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])
+    return [DrafterStats(name, 0, int(counts[name]), int(time.gained(f"{_HELD}/{name}"))) for name in names]
+
+
+def drafting(looks: Sequence[Look], seconds: float) -> list[str]:
+    """What guessing tokens ahead came to, in lines: in all, by position, and by drafter; none where nothing was guessed."""
+    time = _Time(looks, seconds)
+    drafters = _drafters(time)
+    drafts, made = time.gained("spec_decode_num_drafts_total"), time.gained("generation_tokens_total")
+    if not drafters or not drafts:
+        return []
+    held = sum(each.accepted for each in drafters)
+    drawn = made - time.gained("spec_decode_num_accepted_tokens_total") - time.gained("forced_tokens_total")
+    at = [time.gained(f"{_HELD_AT}/{place}") / drafts for place in range(len(time.labels(_HELD_AT)))]
+    shown = " ".join(f"{share:.0%}" for share in at if share >= 0.005)
+    return [
+        f"Drafting: {made / max(1.0, drawn):.2f} output tokens for each step of a sequence. Of {drafts:.0f} drafts the guess at "
+        f"each position held, and all before it: {shown or 'none'}. {1 + held / drafts:.2f} tokens came of a draft.",
+        *(f"  {each}" for each in drafters),
+    ]
 
 
 def _reuse(time: _Time) -> Finding | None:

@@ -54,7 +54,7 @@ def doctor(
     looks: Annotated[int, typer.Option(min=2, help="How often to look meanwhile.")] = 11,
 ) -> None:
     """Watch a server under load: say what holds it back, and what to change."""
-    from branchpoint.runtime.serving.doctor import diagnose, read_look
+    from branchpoint.runtime.serving.doctor import diagnose, drafting, read_look
 
     began, seen = time.monotonic(), [read_look(_told(url, _ask(url, api_key, "GET", "/metrics")))]
     for place in range(1, looks):
@@ -66,7 +66,8 @@ def doctor(
         )
     answer = _ask(url, api_key, "GET", "/cache")
     lost = [str(each["message"]) for each in answer.json()["lost_reuse"]] if answer.is_success else []
-    found = diagnose(seen, time.monotonic() - began, lost)
+    passed = time.monotonic() - began
+    found = diagnose(seen, passed, lost)
     ended = seen[-1].get("request_success_total", 0) - seen[0].get("request_success_total", 0)
     running = sum(look["num_requests_running"] for look in seen) / len(seen)
     typer.echo(f"{ended:.0f} calls ended in {seconds:g} s, {running:.1f} ran on average.")
@@ -74,6 +75,8 @@ def doctor(
         typer.echo("Nothing ran: ask again while the server is under load.")
     if not answer.is_success:
         typer.echo(f"The cache wasn't looked at: it answered {answer.status_code}; an admin key may (--api-key).")
+    for line in drafting(seen, passed):
+        typer.echo(line)
     for finding in found:
         typer.echo(f"\n{finding.what}\n  {finding.evidence}\n  → {finding.change}")
     if not found and ended:

@@ -8,7 +8,8 @@ from branchpoint.runtime.drafting.acceptance import Acceptance
 from branchpoint.runtime.drafting.cost import SIZES, StepCost
 from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
-from branchpoint.runtime.drafting.tally import DrafterStats, Tally, advice
+from branchpoint.runtime.drafting.tally import Tally, advice
+from branchpoint.runtime.messages import DrafterStats
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence

@@ -10,7 +10,7 @@ from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.spec import Choice, Constraint
 from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
-from branchpoint.runtime.messages import Call, Usage
+from branchpoint.runtime.messages import Call, DrafterStats, Usage
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from tests.drafting.guessing import Oracle, Parrot, all_of
@@ -97,6 +97,7 @@ def test_right_guesses_save_steps_and_are_counted() -> None:
     runner, usage = guessed(Call("c", (1, 2, 3), SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)))
     assert len(runner.plans) == 4  # five tokens a step
     assert usage.completion_tokens == 20 and usage.accepted_tokens == 16 == usage.drafted_tokens
+    assert usage.drafters == (DrafterStats("oracle", 4, 16, 16, ((4, 4),) * 4),)
 
 
 def test_wrong_guesses_change_nothing_and_leave_nothing_in_the_tree() -> None:

@@ -1,7 +1,12 @@
 """The report: totals equal the backend's counts, by source line."""
 
+import dataclasses
+
+from msgspec.structs import replace
+
 import branchpoint as bp
 from branchpoint.lang.backends.fake import Reply
+from branchpoint.runtime.messages import DrafterStats, Usage
 
 
 @bp.function
@@ -43,6 +48,23 @@ def test_a_report_says_what_drafting_came_to_and_where_it_does_not_pay() -> None
     assert told(3, 2) == "drafting: 4 of 6 guesses held (67%), 4.00 output tokens for each step"
     assert told(50, 1).endswith("; it doesn't pay here")
     assert told(0, 0).startswith("total")
+
+
+def test_a_report_tells_of_each_drafter_by_position() -> None:
+    usages = [
+        Usage(drafted_tokens=4, accepted_tokens=3, drafters=(DrafterStats("radix", 2, 4, 3, ((2, 2), (2, 1))),)),
+        Usage(
+            drafted_tokens=81,
+            accepted_tokens=3,
+            drafters=(DrafterStats("radix", 1, 1, 1, ((1, 1),)), DrafterStats("ngram", 80, 80, 2)),
+        ),
+    ]
+    report = program.run(backend=bp.Fake("abcd")).report()
+    records = tuple(replace(record, usage=usage) for record, usage in zip(report.records, usages, strict=False))
+    assert (dataclasses.replace(report, records=records).drafting or "").splitlines()[1:] == [
+        "  radix: 4 of 5 guesses held (80%), by position 100% 50%",
+        "  ngram: 2 of 80 guesses held (2%); it doesn't pay here: leave it out",
+    ]
 
 
 def test_a_report_can_be_had_while_the_run_goes_on() -> None:

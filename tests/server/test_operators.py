@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from branchpoint.cli import app
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.models.config import ModelConfig
-from branchpoint.runtime.serving.doctor import diagnose, read_look
+from branchpoint.runtime.serving.doctor import diagnose, drafting, read_look
 from branchpoint.runtime.sizing import FORMS, fits
 from tests.runtime.serving_site import open_site
 
@@ -92,6 +92,29 @@ def test_a_healthy_server_has_no_findings_and_lost_reuse_is_told() -> None:
     assert found.evidence == "3 prompts agree …"
 
 
+def test_drafting_is_told_by_position_and_drafter_and_who_does_not_pay() -> None:
+    before = {"spec_decode_num_drafts_total": 10.0, "drafter_draft_tokens_total/suffix": 30.0}
+    after = {
+        "generation_tokens_total": 300.0,
+        "forced_tokens_total": 20.0,
+        "spec_decode_num_draft_tokens_total": 400.0,
+        "spec_decode_num_accepted_tokens_total": 90.0,
+        "spec_decode_num_drafts_total": 110.0,
+        **{f"spec_decode_num_accepted_tokens_per_pos_total/{place}": held for place, held in enumerate((60.0, 25.0, 5.0, 0.0))},
+        "drafter_draft_tokens_total/suffix": 130.0,
+        "drafter_draft_tokens_total/ngram": 300.0,
+        "drafter_accepted_tokens_total/suffix": 60.0,
+        "drafter_accepted_tokens_total/ngram": 30.0,
+    }
+    told = drafting([before, after], 10.0)
+    assert told[0].startswith("Drafting: 1.58 output tokens for each step of a sequence.")
+    assert "60% 25% 5%. 1.90 tokens came of a draft" in told[0]
+    assert told[1:] == ["  ngram: 30 of 300 guesses held (10%)", "  suffix: 60 of 100 guesses held (60%)"]
+    (found,) = (each for each in diagnose([before, after], 10.0) if "Drafts" in each.what)
+    assert found.change.startswith("Leave out --drafter ngram, ")
+    assert drafting([after, after], 10.0) == []
+
+
 async def test_a_look_reads_what_the_server_exports() -> None:
     async with open_site() as site:
         await site.complete()
@@ -100,7 +123,9 @@ async def test_a_look_reads_what_the_server_exports() -> None:
     assert look["request_success_total"] == 1 and look["admission_rejections_total/capacity"] == 1
     assert look["num_requests_waiting_by_reason/capacity"] == 0
     known = {name.split("/")[0] for figures, _, _ in SICK.values() for name in figures}
-    assert known <= look.keys(), "the doctor reads series that exist"
+    drafts = {"drafter_draft_tokens_total/head", "drafter_accepted_tokens_total/model", "generation_tokens_total"}
+    drafts |= {"spec_decode_num_drafts_total", "spec_decode_num_accepted_tokens_per_pos_total/15", "forced_tokens_total"}
+    assert known | drafts <= look.keys(), "the doctor reads series that exist"
 
 
 def test_a_page_of_something_else_is_no_look() -> None:
