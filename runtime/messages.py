@@ -209,11 +209,11 @@ class Usage(msgspec.Struct, frozen=True):
     drafters: tuple[DrafterStats, ...] = ()
 
     def __add__(self, other: "Usage") -> "Usage":
-        *counts, drafters = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
+        added = {name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
         merged: dict[str, DrafterStats] = {}
-        for each in drafters:
+        for each in (*self.drafters, *other.drafters):
             merged[each.name] = merged[each.name] + each if each.name in merged else each
-        return Usage(*counts, drafters=tuple(merged.values()))
+        return Usage(**added | {"drafters": tuple(merged.values())})
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta"):

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from branchpoint.runtime.drafting.tally import DrafterStats
 from branchpoint.runtime.messages import (
     Call,
     Completed,
     Delta,
+    DrafterStats,
     Event,
     Failed,
     ModelInfo,
