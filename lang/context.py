@@ -3,6 +3,7 @@
 States open entries here, the executor settles them, the runner waits until all are done or one failed.
 """
 
+import contextvars
 import itertools
 import threading
 import time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from branchpoint.lang.executor import Executor
     from branchpoint.lang.state import State
 
-__all__ = ["RunContext"]
+__all__ = ["RUNNING", "RunContext"]
 
 _LONGEST_NAME = 64  # characters of a program's name that its runs' names begin with
 
@@ -190,3 +191,7 @@ class RunContext:
         """End every stream of the run; call it when nothing is open."""
         for state in self.states:
             state.log.end((lambda: error) if error is not None else None)
+
+
+RUNNING: contextvars.ContextVar[tuple[RunContext, ...]] = contextvars.ContextVar("branchpoint_running")
+"""The runs whose functions the code here runs in, the innermost last."""

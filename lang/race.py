@@ -5,10 +5,11 @@ aborted, and the engine frees their pages with its next step.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, SupportsFloat
 
-from branchpoint.lang.errors import Incomplete, ProgramError
+from branchpoint.lang.errors import Incomplete, ProgramError, ProgramMistake
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Replay
 from branchpoint.lang.variables import Fixed
@@ -81,6 +82,8 @@ class Best:
     def take(self, branch: State) -> bool:
         """See `Judge`."""
         score = self._score(branch)
+        if not isinstance(score, SupportsFloat) or math.isnan(score):
+            raise ProgramMistake(f"best needs a number for each branch, got {score!r:.80} for branch {branch.branch}.")
         self._scores.append((score, branch))
         return self._enough is not None and score >= self._enough
 

@@ -11,7 +11,8 @@ from typing import Any, Generic
 import msgspec
 from typing_extensions import TypeVar
 
-from branchpoint.lang.context import RunContext
+from branchpoint.lang.context import RUNNING, RunContext
+from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.pieces import pieces, read_coming, read_to_end
 from branchpoint.lang.report import Report
 from branchpoint.lang.result import Meta
@@ -56,6 +57,7 @@ class Run(Generic[R]):
     @property
     def value(self) -> R:
         """What the function returned."""
+        self._check_caller()
         return self._outcome.result()
 
     @property
@@ -85,8 +87,13 @@ class Run(Generic[R]):
 
     def wait(self) -> "Run[R]":
         """Wait for the end. Raises what failed."""
+        self._check_caller()
         self._outcome.result()
         return self
+
+    def _check_caller(self) -> None:
+        if not self._outcome.done() and self._context in RUNNING.get(()):
+            raise ProgramMistake(f"Program {self.program!r} waits for its own run; read its state instead: s['x'], s.text().")
 
     def cancel(self) -> None:
         """Abort what still runs; the run fails."""

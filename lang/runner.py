@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from branchpoint.lang.backends.base import Backend, is_ending, is_seeded
-from branchpoint.lang.context import RunContext
+from branchpoint.lang.context import RUNNING, RunContext
 from branchpoint.lang.executor import Executor
 from branchpoint.lang.latch import Latch
 from branchpoint.lang.ledger import Place
@@ -25,12 +25,12 @@ from branchpoint.lang.state import State
 __all__ = ["Job", "current_backend", "in_thread", "run_async", "run_here", "run_streaming"]
 
 T = TypeVar("T")
-_BACKEND: contextvars.ContextVar[Backend] = contextvars.ContextVar("branchpoint_backend")
 
 
 def current_backend() -> Backend | None:
     """The backend of the program that is running here, None outside of programs."""
-    return _BACKEND.get(None)
+    within = RUNNING.get(())
+    return within[-1].executor.backend if within else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +78,27 @@ class _Session:
 
     def call(self) -> object:
         """Run the function in this thread and wait for its calls. Raises what failed."""
-        token = _BACKEND.set(self.executor.backend)
+        token = RUNNING.set((*RUNNING.get(()), self.context))
         try:
             value = self.job.body(self.state)
             if self.job.asynchronous:
                 value = _in_new_loop(cast(Awaitable[object], value))
             self.context.watch(stops_early=True).result()
         finally:
-            _BACKEND.reset(token)
+            RUNNING.reset(token)
         self.context.check()
         return value
 
     async def acall(self) -> object:
         """As `call`, in the caller's event loop."""
-        token = _BACKEND.set(self.executor.backend)
+        token = RUNNING.set((*RUNNING.get(()), self.context))
         try:
             value = self.job.body(self.state)
             if self.job.asynchronous:
                 value = await cast(Awaitable[object], value)
             await asyncio.wrap_future(self.context.watch(stops_early=True))
         finally:
-            _BACKEND.reset(token)
+            RUNNING.reset(token)
         self.context.check()
         return value
 

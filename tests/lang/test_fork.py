@@ -327,3 +327,15 @@ def test_a_tree_may_be_deeper_than_pythons_stack() -> None:
         return value
 
     assert run(body, bp.Fake("abc")).value == "abc"
+
+
+def test_f3_messages_of_appended_branches_are_messages_of_the_prompt() -> None:
+    def body(s: bp.State) -> None:
+        forks = s.fork(2)
+        forks += lambda number: bp.user(f"Q{number}")
+        forks.join("concate_and_append")
+        s += bp.gen("x")
+
+    fake = bp.Fake("v")
+    bp.function(body).run(backend=fake)
+    assert fake.requests[0].messages == tuple({"role": "user", "content": f"Q{number}"} for number in range(2))

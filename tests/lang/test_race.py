@@ -211,3 +211,14 @@ def test_f4_a_branch_given_up_takes_its_own_forks_with_it() -> None:
     fake = bp.Fake(lambda request: "quick" if request.hints.path == (0, 1) else SLOW)
     run(body, fake)
     assert len(fake.aborted) == 2
+
+
+@pytest.mark.parametrize("score", [None, "high", float("nan")])
+def test_f4_a_score_that_is_no_number_is_refused(score: Any) -> None:
+    def body(s: bp.State) -> None:
+        forks = s.fork(2)
+        forks += bp.gen("x")
+        forks.best(lambda branch: score)
+
+    with pytest.raises(bp.ProgramMistake, match="best needs a number"):
+        bp.function(body).run(backend=bp.Fake("v"))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import msgspec
 import pydantic
 import pytest
 
@@ -154,6 +155,13 @@ def test_what_a_program_may_spend_is_enforced_while_it_runs(site: Site) -> None:
     streamed = post(site, endless, max_total_tokens=7, stream=True).text
     assert '"event' not in streamed.split("\n\n")[-2]
     assert streamed.split("\n\n")[-2].startswith("event: error\n")
+
+
+def test_no_program_takes_longer_than_the_server_allows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = msgspec.structs.replace(site.gateway.settings, max_program_seconds=0.0)
+    monkeypatch.setattr(site.gateway, "settings", settings)
+    for fields in ({}, {"deadline": 100.0}):
+        assert "deadline of 0.0" in post(site, endless, **fields).json()["error"]["message"]
 
 
 GRAPH: dict[str, Any] = {"version": 1, "program": "p", "nodes": [{"op": "text", "text": "a"}]}
