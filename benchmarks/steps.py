@@ -1,8 +1,8 @@
 """What one engine's steps cost beside the model: `python -m benchmarks.steps`, SmolLM2 on a CPU.
 
-`gap`: the longest time between two tokens of running streams while a prompt of 4,000 tokens is computed in chunks, for some token
-budgets, beside the same undisturbed. `bookkeeping`: the share of a step that pool, radix tree and what joins them take, where no
-prompt shares anything with another.
+`gap`: the longest time between two tokens of running streams while a prompt of 4,000 tokens is computed in chunks, for some
+bounds of a step (`max_step_seconds`), beside the same undisturbed. `bookkeeping`: the share of all time that the scheduler and
+what is below it take (order, room, programs, pool, radix tree), where no prompt shares anything with another.
 """
 
 import argparse
@@ -11,22 +11,22 @@ from collections.abc import Callable
 from functools import wraps
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from benchmarks.report import Figure, Report
 from branchpoint.runtime.build import build_engine
-from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.loop import HostedEngine
-from branchpoint.runtime.messages import Call, Delta
+from branchpoint.runtime.machine import usable_cores
+from branchpoint.runtime.messages import Call, Delta, Hints
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.scheduler import Scheduler
 
 __all__ = ["main"]
 
 STREAMS, STEPS, LONG = 4, 20, 4000
-ASKED = (
-    "admit", "cached_tokens", "forget", "grow", "missing", "publish", "release", "settle", "shared_prefix", "take_copies",
-)  # fmt: skip
+ASKED = ("abandon", "add", "commit", "end_program", "plan", "plan_ahead", "remove", "took")  # all that an engine asks in a run
 
 
 def call(name: str, length: int, max_tokens: int, seed: int) -> Call:
@@ -35,8 +35,11 @@ def call(name: str, length: int, max_tokens: int, seed: int) -> Call:
     return Call(name, prompt, SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True))
 
 
-def load(options: argparse.Namespace, budget: int) -> HostedEngine:
-    return build_engine(EngineConfig(model=options.model, max_batch_tokens=budget, kv_memory_gib=1.0)).engine
+def load(options: argparse.Namespace, bound: float) -> HostedEngine:
+    config = EngineConfig(
+        model=options.model, threads=options.threads, max_batch_tokens=options.budget, max_step_seconds=bound, kv_memory_gib=1.0
+    )
+    return build_engine(config).engine
 
 
 def gaps(engine: HostedEngine) -> tuple[float, float, float]:
@@ -69,7 +72,7 @@ def gaps(engine: HostedEngine) -> tuple[float, float, float]:
 
 
 class Stopwatch:
-    """Sums the time that calls of `KVCache`'s methods take, nested ones once."""
+    """Sums the time that calls of `Scheduler`'s methods take, nested ones once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -91,10 +94,11 @@ class Stopwatch:
 
 
 def bookkeeping(engine: HostedEngine, watch: Stopwatch) -> float:
-    """The cache's share of the time of all steps."""
-    for number in range(16):
-        engine.submit(call(f"call {number}", 200, 48, 1000 + number))
+    """The scheduler's share of the time from the first call to the end of the last."""
     watch.seconds, started = 0.0, time.perf_counter()
+    for number in range(16):
+        hints = Hints(program=f"program {number}", path=(0, 0), siblings=2, returns=True)
+        engine.submit(msgspec.structs.replace(call(f"call {number}", 200, 48, 1000 + number), hints=hints))
     while engine.has_work:
         engine.step()
     return watch.seconds / (time.perf_counter() - started)
@@ -104,20 +108,22 @@ def main() -> None:
     """Parse the options and print every figure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--budgets", type=int, nargs="*", default=[512, 128], help="max_batch_tokens")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--budget", type=int, default=512, help="max_batch_tokens")
+    parser.add_argument("--bounds", type=float, nargs="*", default=[0.5, 0.25, 0.0], help="max_step_seconds, 0 for none")
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
     report, watch = Report(json_only=options.json), Stopwatch()
     for name in ASKED:
-        setattr(KVCache, name, watch.around(getattr(KVCache, name)))
-    for position, budget in enumerate(options.budgets):
-        engine = load(options, budget)
+        setattr(Scheduler, name, watch.around(getattr(Scheduler, name)))
+    for position, bound in enumerate(options.bounds):
+        engine = load(options, bound)
         if not position:
             share = bookkeeping(engine, watch)
             report.add(Figure("steps", "bookkeeping, nothing shared", "share", share, "bar", 0.01, lower_is_better=True))
         calm, longest, taken = gaps(engine)
-        report.add(Figure("steps", f"gap/budget {budget}", "s", longest, "undisturbed", calm, lower_is_better=True))
-        report.add(Figure("steps", f"prompt/budget {budget}", "s", taken))
+        report.add(Figure("steps", f"gap/bound {bound:g}", "s", longest, "undisturbed", calm, lower_is_better=True))
+        report.add(Figure("steps", f"prompt/bound {bound:g}", "s", taken))
         engine.close()
     report.close()
 

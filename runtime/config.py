@@ -66,6 +66,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, Meta(description="Host memory in GiB for KV that has to leave the device; 0 for none.")
     ] = 0.0
     max_batch_tokens: Annotated[int, Meta(description="Tokens that one step computes at most; others wait for it.")] = 512
+    max_step_seconds: Annotated[
+        float, Meta(description="Seconds that prompts, as measured, may make a step last beside running streams; 0 for any.")
+    ] = 0.5
     max_sequences: Annotated[int, Meta(description="Sequences that run at once.")] = 128
     max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 429.")] = 4096
     policy: Annotated[Policy, Meta(description="Who is admitted next.")] = "program"
@@ -108,11 +111,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 f"gpu_memory_utilization must be above 0 and at most 1, got {self.gpu_memory_utilization!r:.40}.",
                 param="gpu_memory_utilization",
             )
-        if not 0 <= self.host_kv_memory_gib < math.inf:
-            raise InvalidRequest(
-                f"host_kv_memory_gib must be finite and at least 0, got {self.host_kv_memory_gib!r:.40}.",
-                param="host_kv_memory_gib",
-            )
+        for name in ("host_kv_memory_gib", "max_step_seconds"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise InvalidRequest(f"{name} must be finite and at least 0, got {value!r:.40}.", param=name)
         self._check_drafting()
         if self.num_pages is not None and self.kv_memory_gib is not None:
             raise InvalidRequest("num_pages and kv_memory_gib both size the KV pool; give one of them.", param="kv_memory_gib")

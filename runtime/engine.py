@@ -65,6 +65,7 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             speculation=self._speculation,
+            max_step_seconds=config.max_step_seconds,
         )
         self._admission = Admission(table, context_length, self._cache.capacity)
         self._masks = MaskFiller(table.size)
@@ -218,8 +219,7 @@ class Engine:
         self._steps += 1
         self._computed += plan.num_tokens
         self._commit(plan, result, flight.masks)
-        if self._speculation:
-            self._speculation.settle()
+        self._scheduler.took(plan, self._clock() - flight.since)
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
         errors = dict(masks.errors)

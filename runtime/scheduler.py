@@ -6,12 +6,12 @@ sequence has tokens without KV, and a plan computes as many of them as budget an
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from branchpoint.runtime.cache import KVCache
-from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
+from branchpoint.runtime.pace import Pace
 from branchpoint.runtime.plan import Slot, StepPlan
+from branchpoint.runtime.plan_draft import PlanDraft
 from branchpoint.runtime.policy import AdmissionOrder
 from branchpoint.runtime.programs import Programs
 from branchpoint.runtime.room import Room
@@ -23,38 +23,10 @@ MAX_PASSED_OVER = 512
 REMEMBERED = 4  # times the tokens that the pool holds are remembered of programs that have not ended
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A plan in the making: slots so far and the tokens of the budget that are left."""
-
-    slots: dict[Sequence, Slot]
-    budget: int
-
-    def add(self, sequence: Sequence) -> None:
-        count = min(sequence.target - sequence.num_computed, self.budget)
-        if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < sequence.num_computed + count:
-            # a slot that samples draws at all its rows: those of the prompt get a slot of their own
-            count = max(1, sequence.num_prompt - 1 - sequence.num_computed)
-        rows = sequence.rows(sequence.num_computed, count)
-        draws = sequence.samples and sequence.num_computed + count == sequence.num_tokens
-        self.slots[sequence] = Slot(sequence, sequence.num_computed, count, rows, sample=draws)
-        self.budget -= count
-
-    def guess(self, sequence: Sequence, proposal: Proposal) -> None:
-        """Let the slot of `sequence` verify guesses behind its last token."""
-        slot, count = self.slots[sequence], len(proposal.tokens)
-        rows = (*slot.rows, *range(slot.start + slot.count, slot.start + slot.count + count))
-        self.slots[sequence] = replace(slot, count=slot.count + count, rows=rows, draft=proposal.tokens, odds=proposal.odds)
-        self.budget -= count
-
-    def drop(self, sequence: Sequence) -> None:
-        slot = self.slots.pop(sequence, None)
-        if slot:
-            self.budget += slot.count
-
-
 class Scheduler:
-    """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once."""
+    """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once, and
+    `max_step_seconds`, if not 0, how long a step lasts that computes prompts beside what decodes.
+    """
 
     def __init__(
         self,
@@ -64,6 +36,7 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         speculation: Speculation | None = None,
+        max_step_seconds: float = 0.0,
     ) -> None:
         self.cache = cache
         self._order = order
@@ -71,6 +44,7 @@ class Scheduler:
         self._max_sequences = max_sequences
         self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
         self._speculation = speculation
+        self._pace = Pace(max_step_seconds) if max_step_seconds else None
         self._waiting: dict[Sequence, None] = {}
         self._room = Room(cache, order)
         self._running: list[Sequence] = []  # by standing: the last is preempted first
@@ -117,11 +91,15 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step: decodes first, then prefills under way, then admissions. None where nothing can run."""
-        draft = _Draft({}, self._max_batch_tokens)
-        for sequence in sorted(self._running, key=lambda sequence: sequence.in_prefill):
-            if draft.budget and sequence.status is Status.RUNNING:
-                self._schedule(sequence, draft)
+        draft = PlanDraft({}, self._max_batch_tokens)
+        decoding = [sequence for sequence in self._running if not sequence.in_prefill]
+        prefilling = [sequence for sequence in self._running if sequence.in_prefill]
+        self._schedule_all(decoding, draft)
+        beyond = max(0, draft.budget - self._pace.room) if self._pace and draft.slots else 0
+        draft.budget -= beyond
+        self._schedule_all(prefilling, draft)
         self._admit(draft)
+        draft.budget += beyond
         if self._speculation and draft.budget:
             self._speculate(self._speculation, draft)
         if not draft.slots:
@@ -171,6 +149,13 @@ class Scheduler:
             if was_in_prefill and sequence not in faulty:
                 self.cache.publish(sequence)
 
+    def took(self, plan: StepPlan, seconds: float) -> None:
+        """`plan` was computed in so long, and what came of it is known."""
+        if self._pace:
+            self._pace.note(plan, seconds)
+        if self._speculation:
+            self._speculation.settle()
+
     def abandon(self) -> None:
         """The plan failed in the middle; its sequences are to be removed without keeping anything."""
         self.cache.settle(made=False)
@@ -184,7 +169,12 @@ class Scheduler:
             assert sequence.status is Status.WAITING and not sequence.pages, "a waiting sequence runs or has pages"
         self.cache.check(self._running)
 
-    def _schedule(self, sequence: Sequence, draft: _Draft) -> None:
+    def _schedule_all(self, sequences: Iterable[Sequence], draft: PlanDraft) -> None:
+        for sequence in sequences:
+            if draft.budget and sequence.status is Status.RUNNING:
+                self._schedule(sequence, draft)
+
+    def _schedule(self, sequence: Sequence, draft: PlanDraft) -> None:
         """Give `sequence` a slot, at the cost of the least important sequences where pages are short."""
         count = min(sequence.target - sequence.num_computed, draft.budget)
         while not self.cache.grow(sequence, sequence.num_computed + count):
@@ -194,7 +184,7 @@ class Scheduler:
                 return
         draft.add(sequence)
 
-    def _preempt(self, sequence: Sequence, draft: _Draft) -> None:
+    def _preempt(self, sequence: Sequence, draft: PlanDraft) -> None:
         draft.drop(sequence)
         self._running.remove(sequence)
         key = self.cache.release(sequence, keep=True)
@@ -203,7 +193,7 @@ class Scheduler:
         sequence.preemptions += 1
         self.add(sequence)
 
-    def _admit(self, draft: _Draft) -> None:
+    def _admit(self, draft: PlanDraft) -> None:
         if not self._waiting or not draft.budget or len(self._running) >= self._max_sequences:
             return
         if not self._room.look(self._running):
@@ -221,7 +211,7 @@ class Scheduler:
             if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
                 return
 
-    def _speculate(self, speculation: Speculation, draft: _Draft) -> None:
+    def _speculate(self, speculation: Speculation, draft: PlanDraft) -> None:
         """Let slots that draw verify guesses too, with what is left of the budget and pages that no running one will need."""
         wanted = {
             sequence: sequence.max_output - sequence.num_output - 1
@@ -230,8 +220,7 @@ class Scheduler:
         }
         if not wanted:
             return
-        planned = self._max_batch_tokens - draft.budget
-        proposals = speculation.propose(wanted, planned, draft.budget)
+        proposals = speculation.propose(wanted, draft.num_tokens, draft.budget)
         spare = self.cache.num_available - sum(self.cache.missing(other) for other in self._running) if proposals else 0
         for sequence, proposal in proposals.items():
             count = len(proposal.tokens)

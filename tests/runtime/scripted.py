@@ -5,7 +5,7 @@ wrong page, a missing copy or a page written over by another sequence changes th
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -291,11 +291,23 @@ class ScriptedCompiler:
         return ListGrammar(healing + sets_of(rest), broken_at=broken)
 
 
+@dataclass
+class Ticking:
+    """A clock by which each look takes a millisecond, and nothing else any time: what happens can be made to happen again."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
 def make_engine(
     runner: ScriptedRunner | None = None,
     compiler: ScriptedCompiler | None = None,
     context: int = CONTEXT,
     speculation: Speculation | None = None,
+    clock: Callable[[], float] | None = None,
     **options: object,
 ) -> Engine:
     """With the option `host_pages` there is a second tier of so many pages, from which every page is worth bringing back."""
@@ -306,7 +318,7 @@ def make_engine(
     cost = CopyCost(fixed=0.0, page=0.0, token=1.0) if host_pages else None
     compiler = compiler or ScriptedCompiler()
     return Engine(  # type: ignore[arg-type]
-        config, runner, compiler, TABLE, context, host=tier, copy_cost=cost, speculation=speculation
+        config, runner, compiler, TABLE, context, clock=clock or Ticking(), host=tier, copy_cost=cost, speculation=speculation
     )
 
 

@@ -1,5 +1,6 @@
 """Every option of an engine acts, or is refused by name; what no engine could be is refused before anything is loaded."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -180,6 +181,19 @@ def check_max_sequences() -> None:
             loaded.engine.submit(call(f"c{number}", (number,), max_tokens=3))
         loaded.engine.step()
         assert (loaded.engine.stats().running, loaded.engine.stats().waiting) == (2, 3)
+
+
+def check_max_step_seconds() -> None:
+    for seconds, chunk in ((0.0, 150), (1e-9, 16)):
+        with built(max_step_seconds=seconds, max_batch_tokens=256) as loaded:
+            loaded.engine.submit(call("stream", max_tokens=64))
+            loaded.engine.step()
+            loaded.engine.submit(call("long", tuple(range(100, 250))))
+            before = loaded.engine.stats().computed_tokens
+            loaded.engine.step()
+            assert loaded.engine.stats().computed_tokens - before == 1 + chunk
+    with pytest.raises(InvalidRequest, match="max_step_seconds"):
+        config(max_step_seconds=math.inf)
 
 
 def check_max_queued() -> None:

@@ -8,10 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall, Scored
 from tests.runtime.expected import assert_as_expected
-from tests.runtime.scripted import CONTEXT, Collected, ScriptedCompiler, ScriptedRunner, collect, make_engine, run
+from tests.runtime.scripted import CONTEXT, Collected, ScriptedCompiler, ScriptedRunner, Ticking, collect, make_engine, run
 from tests.runtime.strategies import any_call
 
 LONGEST, MOST = 30, 12
+MOST_STEPS = 50_000  # a token at a time, fifty calls of up to three samples in a pool for one take several thousand
 RELAXED = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -77,7 +78,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.runner = ScriptedRunner(pool[1], pool[0], runs_ahead=ahead)
         self.compiler = ScriptedCompiler(at_once=False)
         self.calls: dict[str, Call | ScoreCall] = {}
-        self.engine = make_engine(self.runner, self.compiler, speculation=self.speculation(), **setup)
+        self.clock = Ticking()
+        self.engine = make_engine(self.runner, self.compiler, speculation=self.speculation(), clock=self.clock, **setup)
         self.results: dict[str, Collected] = {}
         self.disturbed = set[str]()
 
@@ -112,6 +114,10 @@ class EngineMachine(RuleBasedStateMachine):
         collect(self.engine.step(), self.results)
         self.runner.fault = None
 
+    @rule(seconds=st.sampled_from([0.2, 31.0, 4_000.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.clock.now += seconds
+
     @rule()
     def flush(self) -> None:
         self.engine.flush_cache()
@@ -125,10 +131,11 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         self.compiler.release()
-        for _ in range(3_000):
+        for _ in range(MOST_STEPS):
             if not self.engine.has_work:
                 break
             collect(self.engine.step(), self.results)
+        assert not self.engine.has_work, f"{MOST_STEPS} steps did not finish the calls: {self.engine.stats()}"
         self.engine.check()
         stats = self.engine.stats()
         assert stats.pages_held == 0 and stats.running == stats.waiting == stats.compiling == 0
@@ -147,7 +154,7 @@ test_random_operations_keep_the_books_and_the_answers = EngineMachine.TestCase
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(7_200)  # some ten minutes of computing, on a machine that may do other things too
 class TestManyRandomOperations(EngineMachine.TestCase):  # type: ignore[misc,name-defined]
     """The same, a hundred thousand operations."""
 
