@@ -4,43 +4,77 @@ Used by `benchmarks.masks`, and by a test that holds each of them to an answer.
 """
 
 import hashlib
+import random
 import statistics
 import threading
 import time
 
 from benchmarks.mask_corpus import HOSTILE
 from branchpoint.constrained.compiler import GrammarCompiler
-from branchpoint.constrained.errors import GrammarError
+from branchpoint.constrained.errors import GrammarError, MatcherError
+from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.mask import allocate, iterate_allowed
 from branchpoint.constrained.spec import Ebnf
+from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["measure_hostile"]
 
 LONGEST_ANSWER = 60.0
+WALKS, TOKENS = 2, 40
 PAUSE = 0.001
 CALLS = 20
 WORK = bytes(200_000)  # about a tenth of a millisecond of hashing
 
 
-def measure_hostile(compiler: GrammarCompiler) -> dict[str, tuple[str, float, bool]]:
-    """The slowest answer, the most that a step of another thread was delayed meanwhile, and how many were refused."""
+def measure_hostile(compiler: GrammarCompiler, vocabulary: Vocabulary) -> dict[str, tuple[str, float, bool]]:
+    """The slowest answer, the most by which another thread was delayed meanwhile, the longest token, the refusals."""
     compiler.compile(Ebnf('start: "a"')).result(LONGEST_ANSWER)
     refused = 0
     answers: dict[str, float] = {}
+    tokens: dict[str, float] = {}
     delays: dict[str, float] = {}
     for name, make in HOSTILE.items():
         constraint = make()
         with _Stream() as stream:
             started = time.perf_counter()
-            refused += isinstance(compiler.compile(constraint).exception(LONGEST_ANSWER), GrammarError)
+            error = compiler.compile(constraint).exception(LONGEST_ANSWER)
             answers[name] = time.perf_counter() - started
         delays[name] = stream.delay
-    slowest, worst = max(answers, key=answers.__getitem__), max(delays, key=delays.__getitem__)
+        refused += isinstance(error, GrammarError)
+        if error is None:
+            tokens[name] = _longest_token(compiler.compile(constraint).result(), vocabulary)
+    slowest, worst, longest = (max(each, key=each.__getitem__) for each in (answers, delays, tokens))
     return {
         "hostile, refused": ("constraints", refused, False),
         "hostile, not refused": ("constraints", len(HOSTILE) - refused, True),
         f"hostile, slowest answer ({slowest})": ("s", answers[slowest], True),
         f"hostile, longest delay of another thread's step ({worst})": ("ms", delays[worst] * 1e3, True),
+        f"hostile, longest token, mask and step ({longest})": ("ms of CPU", tokens[longest] * 1e3, True),
     }
+
+
+def _longest_token(grammar: CompiledGrammar, vocabulary: Vocabulary) -> float:
+    """The most CPU seconds that one token took of random walks: its mask, the questions about it, the step and what is forced."""
+    chance, row, longest = random.Random(0), allocate(1, vocabulary.size)[0], 0.0
+    for _ in range(WALKS):
+        matcher = grammar.matcher()
+        for _ in range(TOKENS):
+            started = time.thread_time()
+            try:
+                residue = matcher.fill_loosely(row)
+                allowed = iterate_allowed(row)
+                token = chance.choice(allowed)
+                while residue is not None and not residue.allows(int(token)):
+                    allowed = allowed[allowed != token]
+                    token = chance.choice(allowed)
+                if matcher.advance((int(token),)) != 1 or matcher.finished:
+                    break
+                matcher.forced()
+            except (MatcherError, IndexError):  # its caller's error, or nothing that may follow
+                break
+            finally:
+                longest = max(longest, time.thread_time() - started)
+    return longest
 
 
 class _Stream:

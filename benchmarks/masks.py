@@ -97,7 +97,7 @@ def measure(harness: Path, part: str, engine: str | None, options: argparse.Name
         if engine:
             return {}  # a peer has no limits that could be measured beside ours
         with contextlib.closing(make(load_harness(harness / "harness.py", "mask_harness").Ctx())) as adapter:
-            return measure_hostile(adapter.compiler)
+            return measure_hostile(adapter.compiler, adapter.vocabulary)
     judge = {"dev": dev_figures, "suite": suite_figures, "reported": reported_figures}[part]
     return judge(run(harness, part, engine, options))
 

@@ -17,6 +17,7 @@ from branchpoint.constrained.judge_rules import rules_for
 from branchpoint.constrained.partial import Frame, Node, Open, written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.verdict import Rule, Verdict
+from branchpoint.constrained.work import Work
 
 __all__ = ["Judge"]
 
@@ -33,6 +34,7 @@ class Judge:
     def __init__(
         self, root: Schema, loose: Mapping[int, frozenset[str]], free: Mapping[int, frozenset[str] | None] | None = None
     ) -> None:
+        self.work = Work()
         self._root = root
         self._loose = loose
         self._free = free or {}
@@ -248,6 +250,7 @@ class Judge:
         """Whether `value` satisfies `schema` whatever follows (True), never (False), or that depends (None)."""
         if isinstance(schema, bool):
             return schema
+        self.work.spend()
         if isinstance(value, Node):
             return self.is_valid(schema, value)
         if depth > _DEEPEST:

@@ -67,8 +67,13 @@ def _of_numbers(_: Verdicts, __: SchemaMap, value: Open, ___: int) -> Verdict:
 
 
 def _any_of(judge: Verdicts, schema: SchemaMap, value: Open, depth: int) -> Verdict:
-    found = [judge.verdict(each, value, depth) for each in schema["anyOf"]]
-    return True if True in found else None if None in found else False
+    result: Verdict = False
+    for each in schema["anyOf"]:
+        found = judge.verdict(each, value, depth)
+        if found is True:
+            return True
+        result = None if found is None else result
+    return result
 
 
 def _one_of(judge: Verdicts, schema: SchemaMap, value: Open, depth: int) -> Verdict:

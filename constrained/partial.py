@@ -6,7 +6,7 @@
 import json
 import math
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +16,8 @@ from branchpoint.constrained.schema import SchemaMap
 
 __all__ = ["Cell", "Frame", "Node", "Open", "kind_of", "read_primitive", "written_key"]
 
+_MOST_DIGITS = 4_300  # as many as Python reads of an integer
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
-
-
 _LONGEST_ESCAPE = 16
 
 
@@ -184,13 +183,18 @@ def _whole_characters(text: bytes) -> str:
 
 
 def read_primitive(text: bytes) -> Node | None:
-    """A primitive's value, None where it has none (a lone surrogate, a number cut short)."""
+    """A primitive's value, None where it has none (a lone surrogate, a number cut short) or is a number of thousands of digits.
+
+    Of `1e1000000` the validator would write out every digit, for minutes.
+    """
     try:
         value = json.loads(text.decode())
         if isinstance(value, str):
             value.encode()
         elif isinstance(value, float) and not math.isfinite(value):
             value = Decimal(text.decode())
-    except ValueError:
+            if value.adjusted() >= _MOST_DIGITS:
+                return None
+    except (ValueError, InvalidOperation):
         return None
     return Node(value)

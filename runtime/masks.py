@@ -118,16 +118,12 @@ def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseExceptio
 def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
     """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises.
 
-    What is drawn from an exact row is asked about too, since exact rows look less far; but not while a text is too short to end.
+    What is drawn from an exact row is asked about too, since exact rows look less far.
     """
     started = time.perf_counter()
-    residue = None
-    if slot.sequence.num_output < slot.sequence.sampling.min_tokens:
-        matcher.fill(rows[0])
-    else:
-        residue = matcher.fill_loosely(rows[0])
-        if residue is not None and _must_be_exact(slot):
-            residue.narrow(rows[0])
+    residue = matcher.fill_loosely(rows[0])
+    if residue is not None and _must_be_exact(slot):
+        residue.narrow(rows[0])
     if not slot.draft:
         return _Walk(time.perf_counter() - started, 1, residue=residue)
     done = 0

@@ -110,7 +110,10 @@ class Sampler:
         if tokens is not None and row.residue is not None:
             try:
                 assert mask is not None, "a residue is what is left to ask about a mask"
-                return _draw_asking(scores, tokens, mask, row, row.residue)
+                chosen = _draw_asking(scores, tokens, mask, row, row.residue)
+                if chosen is None and len(every := _allowed(mask, [], len(scores)).to(scores.device)) > len(tokens):
+                    chosen = _draw_asking(scores, every, mask, row, row.residue)  # nothing but the end that was held back
+                return _nothing(row) if chosen is None else chosen
             except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
                 return grammar_failure(error)
         if tokens is None:
@@ -159,8 +162,10 @@ def with_suppressed(mask: npt.NDArray[np.int32], suppressed: list[int], vocabula
     return np.packbits(np.pad(bits, (0, -len(bits) % 32)), bitorder="little").view(np.int32)
 
 
-def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], row: WantedRow, residue: Residue) -> int | str:
-    """The token of `logits` [V] that would be drawn if `tokens` [N] were without all that the residue refuses.
+def _draw_asking(
+    logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], row: WantedRow, residue: Residue
+) -> int | str | None:
+    """The token of `logits` [V] that would be drawn if `tokens` [N] were without all that the residue refuses, None if none is.
 
     A refused token is left out and the next best of the same noise is taken. The likeliest is asked about too: the others' scores
     are told relative to it. (Not where unlikely tokens are left out: that mask is exact, and the cut stays where it is.) After
@@ -184,7 +189,7 @@ def _draw_asking(logits: Tensor, tokens: Tensor, mask: npt.NDArray[np.int32], ro
             kept = torch.zeros(len(logits), dtype=torch.bool, device=tokens.device)
             kept[_allowed(exact, [], len(logits)).to(tokens.device)] = True
             tokens = tokens[kept[tokens]]
-    return _nothing(row)
+    return None
 
 
 def grammar_failure(error: BaseException) -> str:

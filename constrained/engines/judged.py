@@ -16,6 +16,7 @@ from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.mask import allocate, forbid, is_empty, iterate_allowed
 from branchpoint.constrained.reader import At, Reader, State
 from branchpoint.constrained.vocabulary import Vocabulary
+from branchpoint.constrained.work import Allowance
 
 __all__ = ["JudgedGrammar", "JudgedMatcher"]
 
@@ -58,6 +59,7 @@ class JudgedMatcher:
         self._states: list[State] = [grammar.reader.start()]
         self._eos = frozenset(self._vocabulary.eos)
         self._row: MaskRow = allocate(1, self._vocabulary.size)[0]
+        self._allowance = Allowance(grammar.judge.work)
         self._ahead: tuple[State, int, State | None] | None = None  # what was read last: a state, a token, and what it led to
 
     def fill(self, row: MaskRow) -> None:
@@ -82,21 +84,23 @@ class JudgedMatcher:
         """
         if token in self._eos:
             return self.can_end
-        reached = self._reached(token)
-        if reached is None:
-            return False
-        state = self._states[-1]
-        if state.frame is None or not state.frame.loose or not self._may_strand(state):
-            return True
-        return self._goes_on(state, token, [_BUDGET])
+        with self._allowance:
+            reached = self._reached(token)
+            if reached is None:
+                return False
+            state = self._states[-1]
+            if state.frame is None or not state.frame.loose or not self._may_strand(state):
+                return True
+            return self._goes_on(state, token, [_BUDGET])
 
     def narrow(self, row: MaskRow) -> None:
         """Take out of a row what the judge refuses. Raises MatcherError where nothing is left."""
         state = self._states[-1]
-        if self._grammar.plain.applies(state):
-            self._grammar.plain.cut(row, state)
-        else:
-            self._judged(row, state)
+        with self._allowance:
+            if self._grammar.plain.applies(state):
+                self._grammar.plain.cut(row, state)
+            else:
+                self._judged(row, state)
         if is_empty(row):
             raise MatcherError(
                 f"The grammar can't be followed any further after {len(self._states) - 1} tokens: "
@@ -157,6 +161,7 @@ class JudgedMatcher:
                 self._inner.rollback(1)
                 return count
             self._states.append(following)
+            self._allowance.renew()
         return len(tokens)
 
     def _following(self, token: int) -> State | None:
@@ -164,7 +169,8 @@ class JudgedMatcher:
         state = self._states[-1]
         if token in self._eos:
             return state if self._reader.may_end(state) else None
-        return self._reached(token)
+        with self._allowance:
+            return self._reached(token)
 
     def _reached(self, token: int) -> State | None:
         """The state after a token's text, None where the judge refuses it."""
@@ -178,6 +184,7 @@ class JudgedMatcher:
         self._inner.rollback(count)
         if count:
             del self._states[-count:]
+            self._allowance.renew()
 
     def forced(self) -> list[int]:
         """The tokens that the inner grammar forces, up to the first that the judge refuses."""

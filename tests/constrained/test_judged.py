@@ -2,13 +2,16 @@
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
 
 from branchpoint.constrained.compiler import GrammarCompiler
+from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.vocabulary import Vocabulary
+from branchpoint.constrained.work import Allowance, Work
 from tests.constrained.corpus import Generator, accepts, allowed, compiled
 
 INTEGER = {"type": "integer"}
@@ -187,3 +190,43 @@ def test_after_a_prefix_the_value_is_judged(compiler: GrammarCompiler, vocabular
     assert accepts(grammar, vocabulary, 'x: "b"') is False
     assert accepts(grammar, vocabulary, 'x: ""b"')
     assert not accepts(grammar, vocabulary, 'x: ""a"')
+
+
+def test_a_number_of_a_million_digits_is_refused_before_anybody_writes_it_out(
+    compiler: GrammarCompiler, vocabulary: Vocabulary
+) -> None:
+    grammar = compiled(compiler, JsonSchema('{"type": "array", "items": {"type": "number"}, "uniqueItems": true}'))
+    assert accepts(grammar, vocabulary, "[1,1e400,1e401]")
+    for text in ("[1e999999,2]", "[1e99999999999999999999,2]"):
+        assert not accepts(grammar, vocabulary, text)
+
+
+def test_a_token_that_takes_too_many_verdicts_is_its_own_sequences_error(
+    compiler: GrammarCompiler, vocabulary: Vocabulary
+) -> None:
+    branches = [{"anyOf": [{"properties": {f"p{at}": {"const": at}}}, {"required": ["q"]}]} for at in range(1_000)]
+    schema = {"type": "object", "allOf": branches, "unevaluatedProperties": False}
+    grammar = compiled(compiler, JsonSchema(json.dumps(schema)))
+    with pytest.raises(MatcherError, match="25,000 verdicts"):
+        allowed(grammar.matcher(), vocabulary)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_allowance_goes_with_the_cursor_not_with_the_thread(threads: int) -> None:
+    work = Work()
+    allowance, other = Allowance(work), Allowance(work)
+
+    def spend() -> None:
+        with allowance:
+            for _ in range(10_000):
+                work.spend()
+
+    with ThreadPoolExecutor(threads) as pool:
+        pool.submit(spend).result()
+        with other:
+            work.spend()
+        pool.submit(spend).result()
+        with pytest.raises(MatcherError):
+            pool.submit(spend).result()
+        allowance.renew()
+        pool.submit(spend).result()

@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -227,6 +228,28 @@ def test_only_the_row_behind_all_tokens_is_asked_about() -> None:
     assert set(residue.asked) <= {3, 4} and not residue.narrowed
 
 
+def test_a_text_that_is_too_short_ends_where_all_else_is_refused() -> None:
+    logits = torch.arange(SIZE).float()[None]
+    for temperature in (0.0, 1.0):
+        short = SamplingParams(temperature=temperature, min_tokens=5)
+        ends = Refuses(frozenset(range(SIZE)) - {EOS})
+        assert result(logits, short, pack(range(SIZE), SIZE), ends).token == EOS
+        goes_on = Refuses(frozenset(range(SIZE)) - {EOS, 7})
+        assert result(logits, short, pack(range(SIZE), SIZE), goes_on).token == 7
+        nothing = result(logits, short, pack(range(SIZE), SIZE), Refuses(frozenset(range(SIZE))))
+        assert nothing.token is None and nothing.error
+
+
+def test_the_same_tokens_are_drawn_below_min_tokens(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
+    for name in ("unique letters", "any order"):
+        for seed in range(3):
+            short = SamplingParams(temperature=0.8, min_tokens=30)
+            loose = draw(matcher_of(compiler, name), vocabulary, short, seed)
+            assert loose == draw(
+                matcher_of(compiler, name), vocabulary, msgspec.structs.replace(short, top_k=vocabulary.size), seed
+            )
+
+
 class Loose(ListMatcher):
     """A list matcher whose rows can be filled loosely."""
 
@@ -253,12 +276,12 @@ def test_rows_are_exact_where_the_others_count() -> None:
         SamplingParams(logprobs=2): True,
         SamplingParams(top_p=0.9): False,
         SamplingParams(min_p=0.1): False,
-        SamplingParams(min_tokens=1): False,
+        SamplingParams(min_tokens=1): True,
     }
     for sampling, loosely in kinds.items():
         sequence = Sequence("call", 0, [1], 1, sampling, 0, matcher=Loose((frozenset({5}),)))
         rows = filler.start(StepPlan((Slot(sequence, 0, 1, (0,)),))).wait()
-        assert rows is not None and (sequence.residue is None) == (sampling.min_tokens > 0)
+        assert rows is not None and sequence.residue is not None
         assert ({token for token in iterate_allowed(rows[0]).tolist() if token < SIZE} != {5}) == loosely
     sequence = Sequence("call", 0, [1], 1, SamplingParams(), 0, matcher=Loose((frozenset({5}), frozenset({6}))))
     sequence.residue = Refuses(frozenset())
