@@ -6,7 +6,7 @@
 import json
 import math
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -14,11 +14,12 @@ import jsonschema_rs
 
 from branchpoint.constrained.schema import SchemaMap
 
-__all__ = ["Cell", "Frame", "Node", "Open", "kind_of", "read_primitive", "written_key"]
+__all__ = ["Cell", "Frame", "Node", "Open", "is_endless", "kind_of", "read_primitive", "written_key"]
 
-_MOST_DIGITS = 4_300  # as many as Python reads of an integer
+_MOST_DIGITS, _EXPONENT_DIGITS = 3_000, 3
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
 _LONGEST_ESCAPE = 16
+_QUOTE = b'"'[0]
 
 
 def kind_of(value: object) -> str:
@@ -182,19 +183,24 @@ def _whole_characters(text: bytes) -> str:
     return ""
 
 
-def read_primitive(text: bytes) -> Node | None:
-    """A primitive's value, None where it has none (a lone surrogate, a number cut short) or is a number of thousands of digits.
+def is_endless(text: bytes) -> bool:
+    """Whether this is the text of a number of thousands of digits: the validator would write out all of them, for minutes."""
+    if len(text) <= _EXPONENT_DIGITS or text[0] == _QUOTE:
+        return False
+    digits, _, exponent = text.lower().partition(b"e")
+    return len(digits) > _MOST_DIGITS or (len(exponent.lstrip(b"+0")) > _EXPONENT_DIGITS and not exponent.startswith(b"-"))
 
-    Of `1e1000000` the validator would write out every digit, for minutes.
-    """
+
+def read_primitive(text: bytes) -> Node | None:
+    """A primitive's value, None where it has none (a lone surrogate, a number cut short); infinity for what `is_endless`."""
+    if is_endless(text):
+        return Node(math.inf)
     try:
         value = json.loads(text.decode())
         if isinstance(value, str):
             value.encode()
         elif isinstance(value, float) and not math.isfinite(value):
             value = Decimal(text.decode())
-            if value.adjusted() >= _MOST_DIGITS:
-                return None
-    except (ValueError, InvalidOperation):
+    except ValueError:
         return None
     return Node(value)

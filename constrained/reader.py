@@ -8,7 +8,7 @@ from enum import Enum
 
 from branchpoint.constrained.judge import Judge
 from branchpoint.constrained.judge_duties import Duties
-from branchpoint.constrained.partial import Frame, Node, Open, read_primitive
+from branchpoint.constrained.partial import Frame, Node, Open, is_endless, read_primitive
 
 __all__ = ["At", "Reader", "State"]
 
@@ -139,10 +139,12 @@ class Reader:
         """Whether the primitive that is being written may still become valid."""
         if not state.is_watched:
             return True
+        frame = state.frame
+        if kind == "number" and is_endless(state.text) and ((frame and frame.loose) or self._judge.is_loose(state.duties)):
+            return False
         value = Open(kind, text=state.text)
         if state.duties and not self._judge.begins(state.duties, value):
             return False
-        frame = state.frame
         if frame is None or not frame.loose:
             return True
         if self._judge.is_sensitive(frame, kind):
