@@ -8,11 +8,11 @@ import itertools
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from branchpoint.lang.budget import Budget
 from branchpoint.lang.errors import ProgramError, ProgramMistake
+from branchpoint.lang.latch import Latch
 from branchpoint.lang.ledger import Failure, Pending, Place
 from branchpoint.lang.options import RunConfig, SamplingOptions
 from branchpoint.lang.report import Record
@@ -54,7 +54,7 @@ class RunContext:
         self._failures: list[Failure] = []
         self._settled: list[Pending] = []
         self._states: list[State] = []
-        self._watched: list[tuple[bool, Future[None]]] = []
+        self._watched: list[tuple[bool, Latch]] = []
         executor.join(self)
 
     def __reduce__(self) -> NoReturn:
@@ -126,22 +126,21 @@ class RunContext:
         if not self._watched:
             return
         with self.lock:
-            ready = [future for stops_early, future in self._watched if self._over(stops_early)]
+            ready = [latch for stops_early, latch in self._watched if self._over(stops_early)]
             self._watched = [watch for watch in self._watched if watch[1] not in ready]
-        for future in ready:
-            if future.set_running_or_notify_cancel():
-                future.set_result(None)
+        for latch in ready:
+            latch.set()
 
     def _over(self, stops_early: bool) -> bool:
         return not self._open or (stops_early and any(failure.unseen for failure in self._failures))
 
-    def watch(self, *, stops_early: bool) -> Future[None]:
-        """Done when nothing is open, or (`stops_early`) when something failed that the program hasn't seen."""
-        future: Future[None] = Future()
+    def watch(self, *, stops_early: bool) -> Latch:
+        """Set when nothing is open, or (`stops_early`) when something failed that the program hasn't seen."""
+        latch = Latch(self.lock)
         with self.lock:
-            self._watched.append((stops_early, future))
+            self._watched.append((stops_early, latch))
         self.look()
-        return future
+        return latch
 
     def check(self) -> None:
         """Raise the first failure that the program hasn't seen."""

@@ -6,6 +6,7 @@ Made by `State.fork` and `State.copy`; joining binds the branches' variables, as
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
+from branchpoint.lang.caller import caller
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.expr import Expr, ExprLike
 from branchpoint.lang.race import Best, First, Vote, adecide, decide, settle
@@ -61,8 +62,9 @@ class Fork(Sequence[State]):
             each = [added(number) for number in range(len(self))]
         else:
             raise ProgramMistake(f"A fork takes an expression, a list of them or a function, got {type(added).__name__}.")
+        origin = caller()
         for branch, expression in zip(self._branches, each, strict=True):
-            branch.add(expression)
+            branch.add(expression, origin)
         return self
 
     def join(self, mode: JoinMode = "gather_variable", *, on_error: Literal["raise", "return"] = "raise") -> None:

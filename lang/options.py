@@ -15,7 +15,7 @@ from branchpoint.lang.errors import ProgramMistake
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import SamplingParams
 
-__all__ = ["Pick", "RunConfig", "SamplingOptions", "derive_seed", "merge", "option_names", "sampling_params"]
+__all__ = ["Pick", "RunConfig", "SamplingOptions", "derive_seed", "merge", "merged_params", "option_names", "sampling_params"]
 
 Pick = int | Callable[[list[str]], int]
 """Which of `n` samples the state goes on from: an index, or a function from the texts to one."""
@@ -122,8 +122,13 @@ def merge(*layers: SamplingOptions) -> SamplingOptions:
 
 
 def sampling_params(options: SamplingOptions) -> SamplingParams:
-    """What travels, from merged options. Raises ProgramMistake for unknown names, InvalidRequest naming a bad value."""
-    given: dict[str, object] = dict(merge(options))
+    """What travels, from options. Raises ProgramMistake for unknown names, InvalidRequest naming a bad value."""
+    return merged_params(merge(options))
+
+
+def merged_params(merged: SamplingOptions) -> SamplingParams:
+    """As `sampling_params`, of what `merge` gave."""
+    given: dict[str, object] = dict(merged)
     for name in given.keys() - option_names():
         raise ProgramMistake(f"{name!r} is not an option of sampling; known are {', '.join(sorted(option_names()))}.")
     if isinstance(stop := given.get("stop"), str):

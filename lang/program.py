@@ -16,7 +16,7 @@ from branchpoint.lang.backends.base import Backend
 from branchpoint.lang.backends.source import BackendLike
 from branchpoint.lang.defaults import find_backend
 from branchpoint.lang.errors import Origin, ProgramMistake
-from branchpoint.lang.options import RunConfig, SamplingOptions, merge, option_names, sampling_params
+from branchpoint.lang.options import RunConfig, SamplingOptions, merge, merged_params, option_names
 from branchpoint.lang.run import Run
 from branchpoint.lang.runner import Job, run_async, run_here, run_streaming
 from branchpoint.lang.state import State
@@ -42,6 +42,10 @@ class _Split:
     options: SamplingOptions
     backend: BackendLike | None
     stream: bool
+
+    def find_backend(self) -> Backend:
+        """The backend to run on. Raises ProgramMistake where there is none."""
+        return find_backend(self.backend or self.config.backend)
 
 
 class Program(Generic[R]):
@@ -150,18 +154,18 @@ class Program(Generic[R]):
         run is given at once, while the function runs in a thread. Raises ProgramError, and whatever the function raises.
         """
         split = self._split(args, given)
-        job, backend = self._job(split, split.args, split.kwargs)
+        job, backend = self._job(split, split.args, split.kwargs), split.find_backend()
         return run_streaming(job, backend) if split.stream else run_here(job, backend)
 
     def stream(self, *args: object, **given: Any) -> Run[R]:
         """`run(..., stream=True)`."""
         split = self._split(args, given)
-        return run_streaming(*self._job(split, split.args, split.kwargs))
+        return run_streaming(self._job(split, split.args, split.kwargs), split.find_backend())
 
     async def arun(self, *args: object, **given: Any) -> Run[R]:
         """As `run`, in the caller's event loop. A program that isn't `async def` runs in a thread meanwhile."""
         split = self._split(args, given)
-        job, backend = self._job(split, split.args, split.kwargs)
+        job, backend = self._job(split, split.args, split.kwargs), split.find_backend()
         return run_streaming(job, backend) if split.stream else await run_async(job, backend)
 
     @overload
@@ -233,30 +237,29 @@ class Program(Generic[R]):
                 f"options are backend, config, stream, {', '.join(sorted(option_names()))}."
             )
         merged = merge(config.options, cast(SamplingOptions, options))
-        sampling_params(merged)
+        merged_params(merged)
         return _Split(args, kwargs | rest, config, merged, cast(BackendLike | None, backend), stream)
 
-    def _job(self, split: _Split, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Job, Backend]:
+    def _job(self, split: _Split, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Job:
         bound = self._bind(args, {**self._defaults, **kwargs})
         function = self._function
 
         def body(state: State) -> object:
             return function(state, *bound.args, **bound.kwargs)
 
-        job = Job(self.name, body, self.asynchronous, split.options, split.config)
-        return job, find_backend(split.backend or split.config.backend)
+        return Job(self.name, body, self.asynchronous, split.options, split.config)
 
     def _jobs(self, batch: Iterable[Arguments], given: Mapping[str, object]) -> tuple[list[Job], Backend]:
         split = self._split((), given)
         jobs = list[Job]()
         for item in batch:
             if isinstance(item, Mapping):
-                jobs.append(self._job(split, (), {**split.kwargs, **item})[0])
+                jobs.append(self._job(split, (), {**split.kwargs, **item}))
             elif isinstance(item, Sequence) and not isinstance(item, str):
-                jobs.append(self._job(split, tuple(item), split.kwargs)[0])
+                jobs.append(self._job(split, tuple(item), split.kwargs))
             else:
                 raise ProgramMistake(f"run_batch takes a dict or a tuple of arguments for each run, got {item!r:.80}.")
-        return jobs, find_backend(split.backend or split.config.backend)
+        return jobs, split.find_backend()
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
         taken = list(self._signature.parameters)[: len(args)]

@@ -16,7 +16,7 @@ from branchpoint.lang.choices import Decision, ScoredOption, decide
 from branchpoint.lang.errors import BackendError, NotSupported, ProgramMistake
 from branchpoint.lang.expr import Gen, Select
 from branchpoint.lang.masked import written
-from branchpoint.lang.options import derive_seed, merge, sampling_params
+from branchpoint.lang.options import derive_seed, merge, merged_params
 from branchpoint.lang.reasoning import reason
 from branchpoint.lang.result import Meta, OptionMeta, SampleMeta
 from branchpoint.lang.variables import CallEntry
@@ -32,7 +32,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     options = merge(context.options, expr.options)
     if options.get("seed") is None:
         options["seed"] = _seed(entry)
-    sampling = sampling_params(options)
+    sampling = merged_params(options)
     held_to = expr.constraint if backend.capabilities.tools else expr.held_to
     _check(backend, held_to, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
     live = expr.pick if isinstance(expr.pick, int) else None

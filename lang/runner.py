@@ -83,7 +83,7 @@ class _Session:
             value = self.job.body(self.state)
             if self.job.asynchronous:
                 value = _in_new_loop(cast(Awaitable[object], value))
-            self.context.watch(stops_early=True).result()
+            self.context.watch(stops_early=True).wait()
         finally:
             RUNNING.reset(token)
         self.context.check()
@@ -96,7 +96,7 @@ class _Session:
             value = self.job.body(self.state)
             if self.job.asynchronous:
                 value = await cast(Awaitable[object], value)
-            await asyncio.wrap_future(self.context.watch(stops_early=True))
+            await self.context.watch(stops_early=True).reached()
         finally:
             RUNNING.reset(token)
         self.context.check()
@@ -105,7 +105,7 @@ class _Session:
     def finish(self, error: BaseException | None) -> None:
         """Abort what is open, wait until it is gone, and end the streams."""
         self.context.close(error)
-        self.context.watch(stops_early=False).result()
+        self.context.watch(stops_early=False).wait()
         if is_ending(self.executor.backend):
             with suppress(Exception):  # of the backend alone: the run has its outcome whatever it says of the end
                 self.executor.backend.end_program(self.context.id, self.context.namespace)

@@ -55,12 +55,12 @@ class State:
         self.add(expression)
         return self
 
-    def add(self, expression: ExprLike) -> None:
+    def add(self, expression: ExprLike, origin: Origin | None = None) -> None:
         """As `+=`, but what is added to a failed state just fails with it: one branch of a group must not stop the others."""
         leaves = tuple(flatten(expression))
         self._check_roles(leaves)
         self.place.context.check_open()
-        origin = caller()
+        origin = origin or caller()
         for leaf in leaves:
             self.add_leaf(leaf, origin)
 

@@ -59,7 +59,7 @@ class CallEntry(Pending):
         self.said: Replay[str] = Replay(place.context.lock) if reasoning is not None and reasoning.keep else self.pieces
         self._meta: Meta | None = None
         self._lost: tuple[Usage, float] | None = None
-        self._values: list[object] | None = None
+        self._values: tuple[object, ...] | None = None
 
     @property
     def name(self) -> str | None:
@@ -144,7 +144,7 @@ class CallEntry(Pending):
         if isinstance(self.expr, Select):
             return meta.text
         if self._values is None:
-            self._values = [self._value(self.expr, sample) for sample in meta.samples]
+            self._values = tuple([self._value(self.expr, sample) for sample in meta.samples])
         return list(self._values) if len(self._values) > 1 else self._values[0]
 
     def _calls(self, sample: SampleMeta) -> bool:
