@@ -1,4 +1,4 @@
-"""What drafting gives: `python -m benchmarks.drafting`, on SmolLM2 and a CPU, beside the same engine without drafters.
+"""What drafting gives: `python -m benchmarks.drafting`, on SmolLM2 (`pair`: on random models), beside an engine without drafters.
 
 For each case tokens per step and tokens a second, with and without, how many guesses held, and whether the texts are the same
 (in float32 they must be; other forms round by the number of rows). Both engines have one model and take each round in turn, so
@@ -7,8 +7,10 @@ that what else the machine does befalls both.
 
 import argparse
 import json
+import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.report import Figure, Report
 from benchmarks.traces.drafted import CASES, Case
@@ -20,6 +22,18 @@ from branchpoint.runtime.messages import Call, Completed, Delta, Failed
 from branchpoint.runtime.weights.loader import LoadedModel
 
 __all__ = ["main"]
+
+
+_SHAPE = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 768,
+    "vocab_size": 512,
+    "max_position_embeddings": 2048,
+}
 
 
 @dataclass(slots=True)
@@ -58,9 +72,11 @@ class Side:
         self.loaded.close()
 
 
-def _load(options: argparse.Namespace, drafters: tuple[str, ...], model: LoadedModel | None = None) -> Side:
+def _load(
+    options: argparse.Namespace, names: dict[str, str], drafters: tuple[str, ...], model: LoadedModel | None = None
+) -> Side:
     config = EngineConfig(
-        model=options.model,
+        **names,  # type: ignore[arg-type]  # the model, and that which guesses for it
         cpu_weights=options.cpu_weights,
         threads=options.threads,
         num_pages=1024,
@@ -72,11 +88,25 @@ def _load(options: argparse.Namespace, drafters: tuple[str, ...], model: LoadedM
     return Side(build_engine(config, model))
 
 
+def _pair(folder: Path, *layers: int) -> dict[str, str]:
+    """A random model and one of its first layers, with the same embedding and output: made from one seed, by name."""
+    paths = []
+    for count in layers:
+        path = folder / str(count)
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps(_SHAPE | {"num_hidden_layers": count}))
+        paths.append(f"dummy:{path}")
+    return dict(zip(("model", "draft_model"), paths, strict=True))
+
+
 def measure(name: str, case: Case, options: argparse.Namespace, report: Report) -> None:
     """One case on both engines."""
     drafters = tuple(options.drafters or case.drafters)
-    plain = _load(options, ())
-    drafted = _load(options, drafters, plain.loaded.model)
+    with tempfile.TemporaryDirectory() as folder:
+        names = {"model": options.model} if case.layers is None else _pair(Path(folder), *case.layers)
+        small = {"draft_model": names.pop("draft_model")} if "model" in drafters and "draft_model" in names else {}
+        plain = _load(options, names, ())
+        drafted = _load(options, names | small, drafters, plain.loaded.model)
     try:
         for number, calls in enumerate(case.rounds(drafted.loaded.tokenizer)):
             for side in (drafted, plain) if number % 2 else (plain, drafted):

@@ -60,7 +60,9 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
     loaded = load_runner(config, model)
     runner, model = loaded.runner, loaded.model
     if config.drafters:
-        runner.step_seconds = time_steps(runner, SIZES, config.max_sequences, runner.num_pages)
+        for each in (runner, runner.head, loaded.draft_runner):
+            if each is not None:
+                each.step_seconds = time_steps(each, SIZES, config.max_sequences, each.num_pages)
     shape = model.config
     tokenizer = load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids)
     guessers = _guessers(loaded, tokenizer)

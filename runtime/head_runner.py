@@ -37,6 +37,7 @@ class HeadRunner:
         self._sampler = sampler
         self._device = device
         self._states = torch.zeros(attention.num_places + 1, model.config.hidden_size, dtype=dtype, device=device)
+        self.step_seconds: dict[int, float] = {}
         attention.attach(self._states)
 
     @property

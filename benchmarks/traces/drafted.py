@@ -56,7 +56,7 @@ Rounds = list[list[Call]]
 @dataclass(frozen=True, slots=True)
 class Case:
     """`rounds` makes the work; the first `warm` rounds aren't counted. `bar` is what `drafters` must reach beside none: in tokens
-    per step, or, `by_time`, in tokens a second.
+    per step, or, `by_time`, in tokens a second. With `layers` it is a random model of so many and another of its first ones.
     """
 
     drafters: tuple[str, ...]
@@ -64,6 +64,7 @@ class Case:
     bar: float
     warm: int = 0
     by_time: bool = False
+    layers: tuple[int, int] | None = None
 
 
 def _chat(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -132,10 +133,20 @@ def _chats(tokenizer: Tokenizer) -> Rounds:
     return rounds
 
 
+def _ramblings(tokenizer: Tokenizer) -> Rounds:
+    """What random models make of a subject, one at a time."""
+    rounds = []
+    for number, subject in enumerate(_SUBJECTS):
+        sampling = SamplingParams(max_tokens=64, temperature=1.0, seed=number, ignore_eos=True)
+        rounds.append([Call(f"pair{number}", tuple(tokenizer.encode(f"A few words about {subject}.")), sampling)])
+    return rounds
+
+
 CASES = {
     "json": Case(("suffix", "grammar"), _extraction, 1.8),
     "replay": Case(("radix",), _replays, 2.5, warm=12),
     "edit": Case(("suffix",), _edits, 2.0),
+    "pair": Case(("model",), _ramblings, 1.0, warm=2, layers=(12, 1)),
     "chat16": Case(("grammar", "radix", "suffix"), _chats, 0.97, warm=1, by_time=True),
 }
-"""The issue's bars are the cases' `bar`."""
+"""The issue's bars are the cases' `bar`; for `pair` it names none, and the text must only be the same."""

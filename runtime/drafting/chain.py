@@ -3,7 +3,7 @@
 Called once, when the engine is made; without drafters there is nothing, and drafting costs nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from branchpoint.runtime.cache import KVCache
@@ -15,6 +15,7 @@ from branchpoint.runtime.drafting.grammar import GrammarDrafter
 from branchpoint.runtime.drafting.head import HeadSource
 from branchpoint.runtime.drafting.model import ModelSource
 from branchpoint.runtime.drafting.ngram import NgramDrafter
+from branchpoint.runtime.drafting.price import Price
 from branchpoint.runtime.drafting.radix import RadixDrafter
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.suffix import SuffixDrafter
@@ -80,6 +81,18 @@ def make_speculation(
     }
     if not config.drafters:
         return None
-    chain = tuple(makers[name]() for name in config.drafters)
-    cost = StepCost(runner.step_seconds if isinstance(runner, TimedRunner) else None)
-    return Speculation(chain, most=config.draft_tokens, ends=table.eos, adaptive=config.draft_adaptive, cost=cost)
+    cost = StepCost(_measured(runner))
+    computing = {"model": computed.model, "head": computed.head}
+    return Speculation(
+        tuple(makers[name]() for name in config.drafters),
+        most=config.draft_tokens,
+        ends=table.eos,
+        adaptive=config.draft_adaptive,
+        cost=cost,
+        prices={name: Price(StepCost(_measured(each.runner)), cost) for name, each in computing.items() if each is not None},
+    )
+
+
+def _measured(runner: Runner) -> Mapping[int, float] | None:
+    """What its steps take, where it knows that."""
+    return runner.step_seconds if isinstance(runner, TimedRunner) else None

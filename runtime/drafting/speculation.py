@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from branchpoint.runtime.drafting.acceptance import Acceptance
 from branchpoint.runtime.drafting.cost import StepCost
 from branchpoint.runtime.drafting.drafter import Drafter, Proposal
+from branchpoint.runtime.drafting.pause import Pause
+from branchpoint.runtime.drafting.price import LEAST_GAIN, Price
 from branchpoint.runtime.drafting.purse import Purse
 from branchpoint.runtime.drafting.tally import Tally
 from branchpoint.runtime.drafting.walk import legal_prefix
@@ -20,9 +22,6 @@ from branchpoint.runtime.sequence import Sequence
 __all__ = ["Speculation"]
 
 LONGEST_SILENCE = 32
-LONGEST_PAUSE = 64
-LEAST_GAIN = 0.05
-"""Of a step's rate, below which no guess is made: so well, at best, acceptance and costs are known."""
 
 
 @dataclass(slots=True)
@@ -44,39 +43,22 @@ class _Silence:
 
 @dataclass(slots=True)
 class _Open:
-    """The step under way: `tokens` and `rows` (sequences that draw) without drafts, drafts that it verifies, what held so far."""
+    """The step under way: `tokens` and `rows` (sequences that draw) without drafts, drafts that it verifies, what held so far,
+    and the seconds that were spent on guessing.
+    """
 
     tokens: int = 0
     rows: int = 0
     drafts: dict[Sequence, _Draft] = field(default_factory=dict)
     verified: int = 0
     agreed: int = 0
-
-
-@dataclass(slots=True)
-class _Pause:
-    """For how many more steps nobody is asked, how long the pause before that was, and how many sequences drew then."""
-
-    left: int = 0
-    length: int = 0
-    rows: int = 0
-
-    def skips(self, rows: int) -> bool:
-        """Whether this step is left out. An emptier batch is another question."""
-        if rows < 0.75 * self.rows:
-            self.left = self.length = 0
-        self.left -= 1
-        return self.left >= 0
-
-    def extend(self, rows: int) -> None:
-        """What was offered didn't pay."""
-        self.length = min(LONGEST_PAUSE, 2 * self.length + 1)
-        self.left, self.rows = self.length, rows
+    spent: float = 0.0
 
 
 class Speculation:
     """A chain of drafters: the first that has an answer speaks. At most `most` guesses for a sequence; `ends` are tokens that end
-    an output, which nobody guesses behind. `adaptive` false verifies all that is proposed; else `cost` says what that takes.
+    an output, which nobody guesses behind. `adaptive` false verifies all that is proposed; else `cost` says what that takes, and
+    `prices`, by drafter, what it takes to guess where that is computed.
     """
 
     def __init__(
@@ -87,6 +69,7 @@ class Speculation:
         ends: frozenset[int],
         adaptive: bool = True,
         cost: StepCost | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self._drafters = list(drafters)
         self._most = most
@@ -94,9 +77,10 @@ class Speculation:
         self._adaptive = adaptive
         self._acceptance = Acceptance()
         self._cost = cost or StepCost()
+        self._prices = dict(prices or {}) if adaptive else {}
         self._open = _Open()
         self._silence: dict[Sequence, _Silence] = {}
-        self._pause = _Pause()
+        self._pause = Pause()
         self._purse = Purse()
         self._tally = Tally([drafter.name for drafter in drafters])
 
@@ -135,11 +119,12 @@ class Speculation:
     def settle(self) -> None:
         """The step is over, and all its drafts are learned of: count what it won."""
         step, won = self._open, 0.0
-        if step.verified:
+        if step.verified or step.spent:
             alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
-            won = step.agreed / step.rows - (self._cost.estimate(step.tokens + step.verified) - usual) / alone
+            taken = self._cost.estimate(step.tokens + step.verified) - usual + step.spent
+            won = step.agreed / step.rows - taken / alone
             if 2 * step.agreed >= step.verified:
-                self._pause = _Pause()
+                self._pause = Pause()
         self._purse.settle(won)
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
@@ -168,8 +153,11 @@ class Speculation:
             left = {sequence: count for sequence, count in asked.items() if sequence not in found and sequence.draftable}
             if not left:
                 break
+            affordable = self._affordable(drafter.name, left)
+            if not affordable:
+                continue
             try:
-                answers = drafter.propose(left)
+                answers = drafter.propose(affordable)
             except Exception as error:  # noqa: BLE001  # the boundary of a drafter: its fault costs no call anything
                 self._drop(drafter, error)
                 continue
@@ -178,6 +166,17 @@ class Speculation:
                 if kept.tokens:
                     found[sequence] = _Draft(drafter.name, kept, self._acceptance.chances(drafter.name, kept, sequence))
         return found
+
+    def _affordable(self, name: str, wanted: dict[Sequence, int]) -> dict[Sequence, int]:
+        """As many of the guesses that are wanted as are worth what this drafter takes for them; that counts as spent."""
+        price = self._prices.get(name)
+        if price is None:
+            return wanted
+        guessed = ((sequence, Proposal((0,) * count)) for sequence, count in wanted.items())
+        chances = [self._acceptance.chances(name, proposal, sequence) for sequence, proposal in guessed]
+        depth = price.depth(chances, self._open.rows, self._open.tokens)
+        self._open.spent += price.seconds(len(wanted), depth)
+        return {sequence: min(count, depth) for sequence, count in wanted.items()} if depth else {}
 
     def _usable(self, sequence: Sequence, proposal: Proposal) -> Proposal:
         """What of a proposal can come true: up to an end, and as far as the grammar goes."""

@@ -7,6 +7,7 @@ import pytest
 from branchpoint.runtime.drafting.acceptance import Acceptance
 from branchpoint.runtime.drafting.cost import SIZES, StepCost
 from branchpoint.runtime.drafting.drafter import Proposal
+from branchpoint.runtime.drafting.price import Price
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.tally import Tally, advice
 from branchpoint.runtime.messages import DrafterStats
@@ -188,3 +189,40 @@ def test_steps_are_timed_until_a_slow_model_has_taken_its_time() -> None:
     assert found == {size: pytest.approx(size / 1000) for size in SIZES if size <= 16}
     Slow.seconds = 1.0
     assert list(time_steps(Slow(), SIZES, 64, 8, lambda: ticks)) == [1, 2, 4]  # type: ignore[arg-type]
+
+
+def priced(each: float) -> Price:
+    """Guesses for which each pass takes `each` of a step's second, whatever it holds; the step's own tokens cost little."""
+    return Price(StepCost({1: each, 64: each}), StepCost({1: 1.0, 64: 1.1}))
+
+
+def test_computed_guesses_are_as_deep_as_their_passes_are_worth() -> None:
+    chances = [[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]] * 4
+    depths = [priced(each).depth(chances, 4, 4) for each in (0.01, 0.2, 0.4)]
+    assert depths == sorted(depths, reverse=True) and depths[0] == 6 and 0 < depths[-1] < 6
+    assert priced(0.1).seconds(4, 3) == pytest.approx(0.3)
+
+
+def test_where_no_pass_pays_one_is_tried_now_and_then() -> None:
+    price = priced(2.0)
+    depths = [price.depth([[0.9, 0.9], [0.9]], 2, 2) for _ in range(200)]
+    assert set(depths) == {0, 1} and 3 < sum(depths) < 12
+
+
+def test_what_guessing_took_is_counted_with_what_it_won() -> None:
+    """Every guess is right, but a pass takes as long as the step that it saves."""
+    cost = StepCost({1: 1.0, 64: 1.0})
+    made = Speculation(
+        (Parrot(*GUESSES, name="model"), Parrot(5, name="lookup")),
+        most=4,
+        ends=frozenset(),
+        cost=cost,
+        prices={"model": Price(StepCost({1: 1.0, 64: 1.0}), cost)},
+    )
+    one, counts = sequence(), []
+    for _ in range(300):
+        counts += asked(made, one)
+        made.learn(one, counts[-1], counts[-1], finished=False)
+        made.settle()
+    told = {each.name: each.drafted for each in made.stats()}
+    assert told["model"] < 40 and told["lookup"] > 200, told
