@@ -13,12 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from branchpoint.constrained.automaton import count_states
+from branchpoint.constrained.completion import Completer, check_length
 from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.ebnf import normalise_ebnf
 from branchpoint.constrained.engines.choice import ChoiceGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
 from branchpoint.constrained.engines.outlines import OutlinesEngine
 from branchpoint.constrained.engines.prefixed import PrefixedGrammar
+from branchpoint.constrained.engines.steered import SteerableGrammar
 from branchpoint.constrained.errors import (
     CompilerBusy,
     CompilerClosed,
@@ -33,6 +35,8 @@ from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
 from branchpoint.constrained.json_grammar import compile_json_schema, compile_prepared, prepare_json_schema
 from branchpoint.constrained.lazy import Lazy
+from branchpoint.constrained.limits import CompilerLimits
+from branchpoint.constrained.places import starting_point
 from branchpoint.constrained.prepared import Prepared, PreparedSchema
 from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
@@ -42,33 +46,13 @@ from branchpoint.constrained.tags import compile_structural_tag
 from branchpoint.constrained.turns import Turns
 from branchpoint.constrained.vocabulary import Vocabulary
 
-__all__ = ["CompilerLimits", "CompilerStats", "GrammarCompiler"]
+__all__ = ["CompilerStats", "GrammarCompiler"]
 
-_Key = tuple[Constraint | None, bytes]
+_Key = tuple[Constraint | None, bytes, bool, int]
+"""What is asked for, the healed text before it, whether it is to be steered, and how few tokens it must have (0: any number)."""
+
 _LONGEST = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class CompilerLimits:
-    """What a compiler keeps and takes on.
-
-    `cached`: grammars kept, least recently used dropped. `failure_seconds`: how long a refusal is remembered.
-    `waiting`: compilations in flight; more are refused. `index_states`: automaton size up to which outlines-core is used.
-    `trials`: risky ones of one owner that may wait.
-    `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text. `trial_seconds` (of
-    CPU; 0: none are made) and `trial_bytes` (of memory): what a risky constraint may take on trial, see `sandbox.py`.
-    """
-
-    cached: int = 256
-    failure_seconds: float = 10.0
-    waiting: int = 1024
-    index_states: int = 400
-    options: int = 20_000
-    option_bytes: int = 1 << 20
-    prefix_bytes: int = 4096
-    trials: int = 64
-    trial_seconds: float = 1.5
-    trial_bytes: int = 1 << 30
+_LOOKED_THROUGH = 4  # tokens up to which all outputs are gone through to see that none is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +96,7 @@ class GrammarCompiler:
         self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
         self._llguidance = Lazy(lambda: LlguidanceEngine(vocabulary))
         self._outlines = Lazy(lambda: OutlinesEngine(vocabulary))
+        self._completer = Lazy(lambda: Completer(vocabulary))
         seconds, memory = self._limits.trial_seconds, self._limits.trial_bytes
         self._sandbox = Sandbox(vocabulary, documents, seconds, memory) if seconds else None
         self._pool.submit(self._llguidance)  # its token tree takes a tenth of a second; the first caller needn't wait for it
@@ -131,16 +116,26 @@ class GrammarCompiler:
         if self._sandbox is not None:
             self._sandbox.begin()
 
-    def compile(self, constraint: Constraint | None, prefix: bytes = b"", owner: str = "") -> "Future[CompiledGrammar]":
+    def compile(
+        self,
+        constraint: Constraint | None,
+        prefix: bytes = b"",
+        owner: str = "",
+        *,
+        steerable: bool = False,
+        most: int | None = None,
+    ) -> "Future[CompiledGrammar]":
         """A future of the grammar whose outputs begin with `prefix` and then follow `constraint` (None: anything).
 
+        If `steerable`, it is a SteerableGrammar; else it is refused where certainly no output of `most` tokens is complete.
         Errors arrive in the future, all of them GrammarErrors. Cancelling it disturbs nobody else who asked for the same.
         Risky constraints are tried out in turn, `owner` by owner; others never wait for them.
         """
         mine: Future[CompiledGrammar] = Future()
         try:
             _check_size(constraint)
-            shared = self._shared((constraint, prefix), owner)
+            few = most if most is not None and most <= _LOOKED_THROUGH and not prefix and not steerable else 0
+            shared = self._shared((constraint, prefix, steerable, few), owner)
         except GrammarError as error:
             mine.set_exception(error)
             return mine
@@ -203,19 +198,27 @@ class GrammarCompiler:
     def _build(self, key: _Key) -> CompiledGrammar:
         return only_grammar_errors(functools.partial(self._compile, *key))
 
-    def _compile(self, constraint: Constraint | None, prefix: bytes) -> CompiledGrammar:
+    def _compile(self, constraint: Constraint | None, prefix: bytes, steerable: bool, few: int) -> CompiledGrammar:
+        grammar, prepared = self._plain(constraint, prefix)
+        if few:
+            check_length(grammar.matcher(), few, self._vocabulary.size)
+        if not steerable:
+            return grammar
+        return SteerableGrammar(self._completer(), grammar, starting_point(constraint, len(prefix), prepared, self._documents))
+
+    def _plain(self, constraint: Constraint | None, prefix: bytes) -> tuple[CompiledGrammar, Prepared | None]:
         if len(prefix) > self._limits.prefix_bytes:
             raise LimitExceeded(f"A healed prefix may have {self._limits.prefix_bytes:,} bytes, got {len(prefix):,}.")
         if constraint is None:
-            return compile_prefix(self._vocabulary, prefix)
+            return compile_prefix(self._vocabulary, prefix), None
         if isinstance(constraint, Choice):
-            return self._choice(constraint, prefix)
+            return self._choice(constraint, prefix), None
         text = _decoded(prefix)
         prepared = None
         if self._sandbox is not None and is_risky(constraint):
             prepared = self._sandbox.check(constraint, text or "")
         grammar = self._with_text(constraint, text or "", prepared)
-        return PrefixedGrammar(self._vocabulary, prefix, grammar) if text is None else grammar
+        return PrefixedGrammar(self._vocabulary, prefix, grammar) if text is None else grammar, prepared
 
     def _with_text(self, constraint: RiskyConstraint, prefix: str, prepared: Prepared | None) -> CompiledGrammar:
         if isinstance(prepared, PreparedSchema):

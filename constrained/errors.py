@@ -5,6 +5,7 @@ GrammarError (BranchpointError, ValueError)
 ├── UnsupportedKeyword      well-formed, but not expressible yet; knows `keyword` and JSON `pointer`
 ├── EmptyLanguage           well-formed, but nothing satisfies it
 ├── LimitExceeded           too large, too deep or too slow to compile
+├── TooFewTokens            no complete output that is known fits into the tokens that an output may have
 ├── CompilerBusy         too many others are being compiled; nothing is wrong with it
 ├── CompilerClosed          asked after `close()`
 └── MatcherError            a cursor that reached a dead end or was misused
@@ -23,6 +24,7 @@ __all__ = [
     "InvalidVocabulary",
     "LimitExceeded",
     "MatcherError",
+    "TooFewTokens",
     "UnsupportedKeyword",
     "shorten",
 ]
@@ -65,6 +67,12 @@ class EmptyLanguage(GrammarError):
 
 class LimitExceeded(GrammarError):
     """A constraint beyond a limit on size, depth or work; the message has both numbers."""
+
+
+class TooFewTokens(GrammarError):
+    """Asked to steer to an end (`close="steer"`) within fewer tokens than any complete output that is known has."""
+
+    param = "max_tokens"
 
 
 class CompilerBusy(GrammarError):

@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import GrammarError
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.sandbox import Outcome, Trial, beyond_limits, receive, send
 from branchpoint.constrained.vocabulary import make_vocabulary

@@ -123,6 +123,8 @@ async def ask(
     """Ask for a generation on behalf of `entry`; `put` gets each delta that has text. Raises what failed, OutOfBudget too."""
     context = entry.place.context
     sampling, capped = _within_budget(sampling, context.budget)
+    if constraint is None and sampling.close != "cut":  # an option of the whole run, which says nothing about free text
+        sampling = msgspec.structs.replace(sampling, close="cut")
     request = GenerateRequest(
         id=context.request_id(),
         segments=segments,

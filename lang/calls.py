@@ -87,6 +87,10 @@ def gen(
         return Gen(_checked(name), use.output, None, merge(options), pick, tools=use)
     output = output_type(type if type is not None else dtype) if type is not None or dtype is not None else None
     constraint = output.constraint if output is not None else _constraint(regex, ebnf, json_schema, choices)
+    if constraint is None and options.get("close") == "steer":
+        raise ProgramMistake(
+            'close="steer" needs a type, a pattern, a grammar, a schema or choices to whose end a text is steered.'
+        )
     return Gen(_checked(name), output, constraint, merge(options), pick)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from branchpoint.lang.backends.source import BackendLike
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.runtime.errors import InvalidRequest
-from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sampling import Close, SamplingParams
 
 __all__ = ["Pick", "RunConfig", "SamplingOptions", "derive_seed", "merge", "merged_params", "option_names", "sampling_params"]
 
@@ -26,11 +26,13 @@ class SamplingOptions(TypedDict, total=False):
 
     `max_new_tokens` is another name of `max_tokens`. `return_logprob` reports each token's logprob, `top_logprobs_num` the best
     alternatives too, `logprob_start_len` those of the prompt from that token on (-1: none). Texts of logprobs are always there.
-    `top_k` 0 or -1 is off.
+    `top_k` 0 or -1 is off. `close` is what becomes of a typed or constrained value that nears `max_tokens`: it is cut, or steered
+    to the shortest end that is known, so that it is whole.
     """
 
     max_tokens: int | None
     max_new_tokens: int | None
+    close: Close
     min_tokens: int
     temperature: float
     top_k: int

@@ -43,6 +43,8 @@ class Admission:
         """
         sampling = call.sampling
         sampling.check_against(self._table.size)
+        if sampling.close == "steer" and call.constraint is None:
+            raise InvalidRequest('close="steer" needs a constraint, to whose end the output is steered; got none.', param="close")
         self._check_prompt(call.prompt, 0 if sampling.max_tokens == 0 else 1, "The prompt")
         last_row = len(call.prompt) - 1
         if sampling.prompt_logprobs_start > last_row:

@@ -25,10 +25,19 @@ WAIT_SECONDS = 0.01
 class Compiler(Protocol):
     """Compiles constraints elsewhere; `constrained.compiler` has the real one."""
 
-    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> "Future[CompiledGrammar]":
+    def compile(
+        self,
+        constraint: Constraint | None,
+        prefix: bytes,
+        owner: str = "",
+        *,
+        steerable: bool = False,
+        most: int | None = None,
+    ) -> "Future[CompiledGrammar]":
         """The grammar of `constraint` whose sentences come behind `prefix`, or where it is None of anything behind `prefix`.
 
-        Owners get their turns: what one of them has asked for in great number doesn't hold up another's.
+        Owners get their turns: what one of them has asked for in great number doesn't hold up another's. It is a SteerableGrammar
+        where it is to be `steerable`; else it may be refused where no output of `most` tokens is complete.
         """
 
 
@@ -49,7 +58,8 @@ class Compiling:
     def start(self, call: Call) -> None:
         """Have the grammar of `call` compiled; where the compiler refuses it at once, that is its result."""
         try:
-            future = self._compiler.compile(call.constraint, call.heal, call.owner)
+            steerable, most = call.sampling.close == "steer", call.sampling.max_tokens
+            future = self._compiler.compile(call.constraint, call.heal, call.owner, steerable=steerable, most=most)
         except BranchpointError as error:
             future = Future()
             future.set_exception(error)

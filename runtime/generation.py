@@ -8,7 +8,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from branchpoint.constrained.grammar import CompiledGrammar, Matcher
+from branchpoint.constrained.engines.steered import Limit, SteerableGrammar
+from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.runtime.drafting.tally import Tally
 from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.messages import Call, FinishReason, TokenLogprob
@@ -76,10 +77,16 @@ class Generation:
         """Tokens that were made: those of a stop, which are not part of the output, too."""
         return self.decoded + self.forced + self.accepted
 
-    def begin(self, matcher: Matcher, grammar: CompiledGrammar | None = None) -> None:
-        """The grammar is there: what it forces at the start is computed together with the prompt."""
-        self.sequence.matcher, self.sequence.grammar = matcher, grammar
-        self.sequence.draftable = self._constrained and grammar is not None  # one that only heals goes in the middle of a draft
+    def begin(self, grammar: CompiledGrammar) -> None:
+        """The grammar is there: what it forces at the start is computed together with the prompt.
+
+        Raises TooFewTokens where it is to be steered and no complete output is known that fits.
+        """
+        if self._sampling.close == "steer":
+            assert isinstance(grammar, SteerableGrammar), "a grammar that is to be steered was compiled to be"
+            grammar = grammar.within(Limit(self.sequence.max_output, self._room, self._unhealed))
+        self.sequence.matcher, self.sequence.grammar = grammar.matcher(), grammar
+        self.sequence.draftable = self._constrained  # one that only heals goes in the middle of a draft
         self._ending = self._force()
         if self._ending:
             self._close()
@@ -107,7 +114,7 @@ class Generation:
             if finish:
                 return finish
         if not sequence.samples and sequence.num_computed >= sequence.target:
-            return self._ending or Finish("length")
+            return self._ending or self._spent()
         return None
 
     def take(self) -> Piece:
@@ -166,7 +173,7 @@ class Generation:
         if finish is None and self._is_whole():
             finish = Finish("stop")
         if finish is None and not self.sequence.samples:
-            finish = Finish("length")
+            finish = self._spent()
         if finish is None and self.sequence.matcher is not None:
             finish = self._force()
             if finish and self._sampling.logprobs is not None and self.sequence.next_row < self.sequence.num_tokens - 1:
@@ -226,7 +233,13 @@ class Generation:
             sequence.next_row = sequence.num_tokens - 1
         if self._is_whole():
             return Finish("stop")
-        return None if sequence.samples else Finish("length")
+        return None if sequence.samples else self._spent()
+
+    def _spent(self) -> Finish:
+        """How an output ends that has all its tokens: one that was steered stands at an end."""
+        matcher = self.sequence.matcher
+        ends = self._sampling.close == "steer" and matcher is not None and matcher.can_end
+        return Finish("stop" if ends else "length")
 
     def _push_forced(self, token: int, row: RowResult | None) -> Finish | None:
         self.forced += self._pushed >= self._repeated

@@ -36,7 +36,7 @@ class Group:
         self.narrowed = grammar.narrowed
         for member in self.members.values():
             assert isinstance(member, Generation), "a call that only scores has a grammar"
-            member.begin(grammar.matcher(), grammar)
+            member.begin(grammar)
 
     def usage(self) -> Usage:
         """The counts so far; all zero before the first sequence was admitted. See `messages.Usage`."""

@@ -3,12 +3,15 @@
 Ranges that need no model are checked when it is built; `check_against` checks ids against a vocabulary, at the door.
 """
 
+from typing import Literal
+
 import msgspec
 
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["MAX_CHOICES", "MAX_LOGPROBS", "MAX_STOPS", "SamplingParams"]
+__all__ = ["MAX_CHOICES", "MAX_LOGPROBS", "MAX_STOPS", "Close", "SamplingParams"]
 
+Close = Literal["cut", "steer"]
 MAX_CHOICES = 128
 MAX_STOPS = 64
 MAX_LOGPROBS = 20
@@ -23,10 +26,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Temperature 0 is greedy. `max_tokens=None` goes on until a stop, the end token or the context's end. `logprobs=k` reports
     the chosen token and the k best, from the model's raw distribution (before bias, penalties, temperature and mask).
-    `prompt_logprobs` does so for the prompt from token `prompt_logprobs_start` on. Raises InvalidRequest naming the option.
+    `prompt_logprobs` does so for the prompt from token `prompt_logprobs_start` on. `close` says what becomes of a constrained
+    output that nears `max_tokens` (or the context's end): it is cut there, or steered to the shortest end that is known.
+    Raises InvalidRequest naming the option.
     """
 
     max_tokens: int | None = None
+    close: Close = "cut"
     min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
@@ -51,6 +57,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         limit, least = self.max_tokens, self.min_tokens
         if limit is not None and not 0 <= limit < 2**31:
             raise _refused("max_tokens", "at least 0 (0 only prefills) and below 2**31", limit)
+        if self.close not in ("cut", "steer"):
+            raise _refused("close", '"cut" or "steer"', self.close)
         if not 0 <= least < 2**31:
             raise _refused("min_tokens", "at least 0 and below 2**31", least)
         if limit is not None and least > limit:

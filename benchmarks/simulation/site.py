@@ -39,7 +39,15 @@ class Setting:
 class _NoGrammars:
     """A compiler for programs that hold no output to anything."""
 
-    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> "Future[CompiledGrammar]":
+    def compile(
+        self,
+        constraint: Constraint | None,
+        prefix: bytes,
+        owner: str = "",
+        *,
+        steerable: bool = False,
+        most: int | None = None,
+    ) -> "Future[CompiledGrammar]":
         raise NotImplementedError(f"Simulated programs are free text; got {constraint} behind {prefix!r}.")
 
 

@@ -92,7 +92,7 @@ def dialect_of(name: str) -> Dialect:
         Dialect("openai", _COMMON, tools=True),
         Dialect("vllm", _MORE, _structured, prefill=True),
         Dialect("sglang", _MORE, _flat, prefill=True, scores_with=1),
-        Dialect("branchpoint", _MORE, _own),
+        Dialect("branchpoint", _MORE | {"close"}, _own),
     )
     for dialect in known:
         if dialect.name == name:

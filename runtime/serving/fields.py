@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from branchpoint.runtime.messages import Hints
-from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sampling import Close, SamplingParams
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.wire import Json
 
@@ -98,6 +98,7 @@ class SamplingFields(ConstraintFields, frozen=True, kw_only=True):
 
     model: str | None = None
     max_tokens: int | None = None
+    close: Close | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -200,4 +201,4 @@ def sampling_of(fields: SamplingFields, defaults: Mapping[str, float | int], **e
 
 
 _DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-_PLAIN = (*_DEFAULTABLE, "min_tokens", "n", "seed", "ignore_eos", "skip_special_tokens")
+_PLAIN = (*_DEFAULTABLE, "close", "min_tokens", "n", "seed", "ignore_eos", "skip_special_tokens")

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from branchpoint.constrained.spec import Constraint, Ebnf, Regex
-from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
+from branchpoint.runtime.sampling import MAX_LOGPROBS, Close, SamplingParams
 from branchpoint.runtime.serving.constraints import FREE, Asked, only_one, schema_of, tag_of
 from branchpoint.runtime.serving.errors import bad_request, named
 from branchpoint.runtime.serving.fields import bias_of, stop_ids_of, stops_of
@@ -27,6 +27,7 @@ class NativeSampling(msgspec.Struct, frozen=True, kw_only=True):
     """`sampling_params` in SGLang's names."""
 
     max_new_tokens: int | None = None
+    close: Close = "cut"
     min_new_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
@@ -50,6 +51,7 @@ class NativeSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _SAME = (
+    "close",
     "temperature",
     "top_p",
     "top_k",

@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import (
     CompilerBusy,
     CompilerClosed,
@@ -16,6 +16,7 @@ from branchpoint.constrained.errors import (
     LimitExceeded,
     MatcherError,
 )
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
 from tests.constrained.corpus import accepts, allowed, compiled

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.ebnf import normalise_ebnf
 from branchpoint.constrained.errors import EmptyLanguage, InvalidGrammar, LimitExceeded
 from branchpoint.constrained.gbnf import read_gbnf
 from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.spec import Ebnf
 from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
 from tests.constrained.corpus import accepts, allowed, compiled

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.mask_corpus import HOSTILE
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import GrammarError
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.mask import allocate
 from branchpoint.constrained.spec import Regex
 from branchpoint.runtime.tokenizer import load_tokenizer

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.engines.choice import ChoiceGrammar
 from branchpoint.constrained.errors import CompilerBusy, GrammarError, InvalidGrammar, LimitExceeded
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.sandbox import is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.runtime.tokenizer import load_tokenizer

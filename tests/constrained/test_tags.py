@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import (
     GrammarError,
     InvalidGrammar,
@@ -15,6 +15,7 @@ from branchpoint.constrained.errors import (
     UnsupportedKeyword,
 )
 from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.spec import StructuralTag
 from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
 from tests.constrained.corpus import Generator, accepts, allowed, compiled

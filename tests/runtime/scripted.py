@@ -266,7 +266,15 @@ class ScriptedCompiler:
         self.at_once = at_once
         self.waiting: list[tuple[Future[ListGrammar], Constraint | None, bytes]] = []
 
-    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> Future[ListGrammar]:
+    def compile(
+        self,
+        constraint: Constraint | None,
+        prefix: bytes,
+        owner: str = "",
+        *,
+        steerable: bool = False,
+        most: int | None = None,
+    ) -> Future[ListGrammar]:
         future: Future[ListGrammar] = Future()
         self.waiting.append((future, constraint, prefix))
         if self.at_once:

@@ -5,8 +5,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.spec import Constraint, Regex
 from branchpoint.constrained.vocabulary import make_vocabulary
 from branchpoint.runtime.compiling import Compiling
@@ -22,7 +23,15 @@ class Owners:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def compile(self, constraint: Constraint | None, prefix: bytes, owner: str = "") -> "Future[CompiledGrammar]":
+    def compile(
+        self,
+        constraint: Constraint | None,
+        prefix: bytes,
+        owner: str = "",
+        *,
+        steerable: bool = False,
+        most: int | None = None,
+    ) -> "Future[CompiledGrammar]":
         self.asked.append(owner)
         return Future()
 

@@ -31,6 +31,7 @@ Seen = Callable[[Call, str], bool]
 SHARED: dict[str, tuple[dict[str, object], Seen]] = {
     "model": ({"model": "alias"}, lambda call, text: '"fake"' in text),
     "max_tokens": ({"max_tokens": 2}, lambda call, text: call.sampling.max_tokens == 2),
+    "close": ({"regex": "a", "close": "steer"}, lambda call, text: call.sampling.close == "steer"),
     "min_tokens": ({"min_tokens": 2}, lambda call, text: call.sampling.min_tokens == 2),
     "temperature": ({"temperature": 0.5}, lambda call, text: call.sampling.temperature == 0.5),
     "top_p": ({"top_p": 0.25}, lambda call, text: call.sampling.top_p == 0.25),
@@ -121,6 +122,7 @@ GENERATE: dict[str, tuple[dict[str, object], Seen]] = {
 }
 NATIVE: dict[str, tuple[object, Seen]] = {
     "max_new_tokens": (2, lambda call, text: call.sampling.max_tokens == 2),
+    "close": ("steer", lambda call, text: call.sampling.close == "steer"),
     "min_new_tokens": (2, lambda call, text: call.sampling.min_tokens == 2),
     "temperature": (0.5, lambda call, text: call.sampling.temperature == 0.5),
     "top_p": (0.25, lambda call, text: call.sampling.top_p == 0.25),

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from branchpoint.constrained.compiler import CompilerLimits, GrammarCompiler
+from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import UnsupportedKeyword
+from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.runtime.messages import Call
 from branchpoint.runtime.serving.reply import Arguments, CallStart, Content, Format, Part, Reasoning, ReplyParser

@@ -183,6 +183,47 @@ async def test_constraints_hold_beside_other_options(dummy: bp.Engine, more: dic
                 assert all(len(entry.top) == 3 and entry.logprob is not None for entry in sample.logprobs)
 
 
+async def steer(engine: bp.Engine, count: int, limit: int) -> int:
+    """Steer `count` outputs, the constraints in turn, all at once; how many were refused since no value is so short."""
+    chosen = [CONSTRAINTS[number % len(CONSTRAINTS)] for number in range(count)]
+    calls = [
+        engine.agenerate("A: ", constraint=each, temperature=1.3, seed=seed, max_tokens=limit, close="steer")
+        for seed, each in enumerate(chosen)
+    ]
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [one for one in done if isinstance(one, BaseException)]
+    assert all("shortest complete one that was found" in str(one) for one in refused)
+    pairs = [(each, one) for each, one in zip(chosen, done, strict=True) if not isinstance(one, BaseException)]
+    assert check(pairs, engine) == (count - len(refused), 0)
+    assert all(len(sample.tokens) <= limit for _, one in pairs for sample in one.samples)
+    return len(refused)
+
+
+async def test_what_is_steered_is_whole_in_any_limit_that_holds_a_value(dummy: bp.Engine) -> None:
+    assert await steer(dummy, len(CONSTRAINTS), 30) <= 3
+    assert await steer(dummy, len(CONSTRAINTS), 70) == 0
+
+
+async def test_the_real_model_is_steered_too(smollm2: bp.Engine) -> None:
+    assert await steer(smollm2, 8, 16) <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+async def test_three_hundred_steered_outputs_are_whole(dummy: bp.Engine, smollm2: bp.Engine) -> None:
+    for limit in (12, 24, 48):
+        assert await steer(smollm2, 100, limit) < 50
+        assert await steer(dummy, 300, limit) < 200
+
+
+async def test_steering_leaves_alone_what_has_room(dummy: bp.Engine) -> None:
+    plain = await ask(dummy, len(CONSTRAINTS), max_tokens=400)
+    steered = await ask(dummy, len(CONSTRAINTS), max_tokens=400, close="steer")
+    ended = [(one.text, other.text) for (_, one), (_, other) in zip(plain, steered, strict=True) if one.finish_reason == "stop"]
+    assert len(ended) > len(CONSTRAINTS) - 4
+    assert all(one == other for one, other in ended)
+
+
 def texts(done: Sequence[tuple[Constraint, Generation]]) -> list[list[str]]:
     return [[sample.text for sample in generation.samples] for _, generation in done]
 

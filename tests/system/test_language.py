@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 import branchpoint as bp
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.messages import Usage
 
 
@@ -131,3 +132,24 @@ def test_p7_prompts_are_measured_by_the_engines_own_tokens(engine: bp.Engine) ->
     program = bp.function(lambda s: s.__iadd__("word " * 2100 + bp.gen("x")) and None)
     (finding,) = program.check(backend=engine)
     assert finding.rule == "prompt-too-long"
+
+
+def test_a_value_is_steered_to_its_end_by_a_gen_or_a_whole_run(engine: bp.Engine) -> None:
+    schema = bp.json_schema({"type": "array", "items": {"type": "string", "minLength": 2}, "minItems": 2})
+
+    def body(s: bp.State) -> None:
+        s += "Names: " + bp.gen("names", schema, max_tokens=14, close="steer")
+        s += "Free: " + bp.gen("free", max_tokens=3, ignore_eos=True)
+
+    for options in ({}, {"close": "steer"}):  # free text has no end to be steered to, and is cut as ever
+        run = bp.function(body).run(backend=engine, temperature=1.4, seed=2, **options)  # type: ignore[arg-type]  # one option
+        assert len(run["names"]) >= 2 and run.meta("names").finish_reason == "stop"
+        assert run.meta("free").finish_reason == "length"
+    with pytest.raises(bp.ProgramError, match="shortest complete one that was found"):
+        bp.function(lambda s: s.__iadd__("A" + bp.gen("names", schema, max_tokens=5, close="steer"))).run(backend=engine)
+    with pytest.raises(bp.ProgramError, match="no complete output of this constraint has so few tokens"):
+        bp.function(lambda s: s.__iadd__("A" + bp.gen("names", schema, max_tokens=2))).run(backend=engine)
+    with pytest.raises(bp.ProgramMistake, match="needs a type"):
+        bp.gen("free", max_tokens=3, close="steer")
+    with pytest.raises(InvalidRequest, match="close"):
+        bp.gen("n", int, close="later")  # type: ignore[arg-type]  # that is the point

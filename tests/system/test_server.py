@@ -139,7 +139,7 @@ def test_the_client_parses_pydantic_models_whole_and_streamed(client: openai.Ope
     assert isinstance(whole, Place) and final.choices[0].message.parsed == whole
     assert final.usage is not None and {"chunk", "content.delta", "content.done"} <= kinds
     with pytest.raises(openai.LengthFinishReasonError):
-        client.chat.completions.parse(**options | {"max_tokens": 2})
+        client.chat.completions.parse(**options | {"max_tokens": 5})
 
 
 def test_calls_that_the_model_begins_by_itself_follow_their_schema_streamed_too(client: openai.OpenAI) -> None:
