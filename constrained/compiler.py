@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from branchpoint.constrained.automaton import count_states
@@ -22,7 +22,6 @@ from branchpoint.constrained.engines.outlines import OutlinesEngine
 from branchpoint.constrained.engines.prefixed import PrefixedGrammar
 from branchpoint.constrained.engines.steered import SteerableGrammar
 from branchpoint.constrained.errors import (
-    CompilerBusy,
     CompilerClosed,
     GrammarError,
     InvalidGrammar,
@@ -53,6 +52,8 @@ _Key = tuple[Constraint | None, bytes, bool, int]
 
 _LONGEST = 1 << 20
 _LOOKED_THROUGH = 4  # tokens up to which all outputs are gone through to see that none is complete
+_OURS = "\x1f"
+"""Whose the compiler\'s own preparations are: no caller is called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,10 @@ class GrammarCompiler:
         self._documents = Documents(documents)
         self._vocabulary = vocabulary
         self._limits = limits or CompilerLimits()
-        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="grammar")
-        self._trials = Turns[CompiledGrammar](self._limits.trials)
+        self._pool = Turns(self._limits.waiting, workers, "grammar")
+        self._trials = Turns(self._limits.trials, 1, "grammar-trial")
         self._lock = threading.Lock()
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
-        self._in_flight = 0
         self._closed = False
         self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
         self._llguidance = Lazy(lambda: LlguidanceEngine(vocabulary))
@@ -99,7 +99,7 @@ class GrammarCompiler:
         self._completer = Lazy(lambda: Completer(vocabulary))
         seconds, memory = self._limits.trial_seconds, self._limits.trial_bytes
         self._sandbox = Sandbox(vocabulary, documents, seconds, memory) if seconds else None
-        self._pool.submit(self._llguidance)  # its token tree takes a tenth of a second; the first caller needn't wait for it
+        self._pool.submit(_OURS, self._llguidance)  # its token tree takes a tenth of a second that no caller waits
 
     @property
     def stats(self) -> CompilerStats:
@@ -109,7 +109,7 @@ class GrammarCompiler:
 
     def warm(self) -> "Future[None]":
         """Have all ready that the first constraints would wait for, the process for trials too; done when it is."""
-        return self._pool.submit(self._warm)
+        return self._pool.submit(_OURS, self._warm)
 
     def _warm(self) -> None:
         self._llguidance()
@@ -129,7 +129,8 @@ class GrammarCompiler:
 
         If `steerable`, it is a SteerableGrammar; else it is refused where certainly no output of `most` tokens is complete.
         Errors arrive in the future, all of them GrammarErrors. Cancelling it disturbs nobody else who asked for the same.
-        Risky constraints are tried out in turn, `owner` by owner; others never wait for them.
+        Owners have their turns: `owner`'s constraints wait for its own earlier ones, and for one of each other owner at a time;
+        none waits for the risky ones, which are tried out in turns of their own.
         """
         mine: Future[CompiledGrammar] = Future()
         try:
@@ -151,10 +152,7 @@ class GrammarCompiler:
                 self._entries.move_to_end(key)
                 self._counts["hits" if entry.future.done() else "shared"] += 1
                 return entry.future
-            if self._in_flight >= self._limits.waiting:
-                raise CompilerBusy(f"{self._in_flight} constraints are being compiled already; try again later.")
             future = self._begin(key, owner)
-            self._in_flight += 1
             self._entries[key] = _Entry(future)
             self._entries.move_to_end(key)
             while len(self._entries) > self._limits.cached:
@@ -164,14 +162,12 @@ class GrammarCompiler:
 
     def _begin(self, key: _Key, owner: str) -> "Future[CompiledGrammar]":
         constraint = key[0]
-        if self._sandbox is None or constraint is None or not is_risky(constraint):
-            return self._pool.submit(self._build, key)
-        return self._trials.submit(owner, functools.partial(self._build, key))
+        risky = self._sandbox is not None and constraint is not None and is_risky(constraint)
+        return (self._trials if risky else self._pool).submit(owner, functools.partial(self._build, key))
 
     def _settle(self, key: _Key, future: "Future[CompiledGrammar]") -> None:
         failed = future.cancelled() or future.exception() is not None
         with self._lock:
-            self._in_flight -= 1
             self._counts["refused" if failed else "compiled"] += 1
             entry = self._entries.get(key)
             if failed and entry is not None and entry.future is future:
@@ -181,7 +177,7 @@ class GrammarCompiler:
         """Refuse what still waits, let what runs finish, and end the threads."""
         with self._lock:
             self._closed = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
         self._trials.close()
         if self._sandbox is not None:
             self._sandbox.close()

@@ -10,8 +10,8 @@ class CompilerLimits:
     """What a compiler keeps and takes on.
 
     `cached`: grammars kept, least recently used dropped. `failure_seconds`: how long a refusal is remembered.
-    `waiting`: compilations in flight; more are refused. `index_states`: automaton size up to which outlines-core is used.
-    `trials`: risky ones of one owner that may wait.
+    `waiting`: constraints of one owner that may wait, `trials`: risky ones; more are refused. `index_states`: automaton size up
+    to which outlines-core is used.
     `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text. `trial_seconds` (of
     CPU; 0: none are made) and `trial_bytes` (of memory): what a risky constraint may take on trial, see `sandbox.py`.
     """

@@ -37,7 +37,7 @@ def test_the_same_constraint_is_compiled_once() -> None:
 def test_compilations_in_flight_are_shared_and_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GrammarCompiler(TINY, workers=1)
     gate = threading.Event()
-    compiler._pool.submit(gate.wait)
+    compiler._pool.submit("gate", gate.wait)
     futures = [compiler.compile(Choice(("a", "b"))) for _ in range(5)]
     assert futures[1].cancel()
     gate.set()
@@ -78,7 +78,7 @@ def test_a_refusal_is_remembered_for_a_while() -> None:
 def test_a_closed_compiler_answers_everyone() -> None:
     compiler = GrammarCompiler(TINY, workers=1)
     gate = threading.Event()
-    compiler._pool.submit(gate.wait)
+    compiler._pool.submit("gate", gate.wait)
     waiting = compiler.compile(Regex("a"))
     closing = threading.Thread(target=compiler.close)
     closing.start()
@@ -93,7 +93,7 @@ def test_a_closed_compiler_answers_everyone() -> None:
 def test_more_than_may_wait_are_refused() -> None:
     compiler = GrammarCompiler(TINY, workers=1, limits=CompilerLimits(waiting=2))
     gate = threading.Event()
-    compiler._pool.submit(gate.wait)
+    compiler._pool.submit("gate", gate.wait)
     futures = [compiler.compile(Regex("a" * length)) for length in (1, 2, 3)]
     with pytest.raises(CompilerBusy, match="try again"):
         futures[2].result(30)

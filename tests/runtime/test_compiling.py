@@ -48,7 +48,7 @@ def test_a_full_compiler_is_an_overload() -> None:
     vocabulary = make_vocabulary({byte: bytes([byte]) for byte in range(256)}, (), (256,), 257, list)
     compiler = GrammarCompiler(vocabulary, 1, CompilerLimits(waiting=1))
     gate = threading.Event()
-    compiler._pool.submit(gate.wait)
+    compiler._pool.submit("gate", gate.wait)
     compiling = Compiling(compiler)
     compiling.start(Call("first", (1,), constraint=Regex("a")))
     compiling.start(Call("second", (1,), constraint=Regex("b")))
