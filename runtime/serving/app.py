@@ -13,10 +13,11 @@ from functools import cache, partial
 
 import msgspec
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from branchpoint.errors import BranchpointError
@@ -26,7 +27,7 @@ from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_cha
 from branchpoint.runtime.serving.completion import COMPLETION_RULES, CompletionRequest, answer_completion
 from branchpoint.runtime.serving.control import AbortRequest, control_router
 from branchpoint.runtime.serving.embeddings import EMBEDDING_RULES, EmbeddingRequest, answer_embeddings
-from branchpoint.runtime.serving.errors import ApiError, api_error, body_for, clip
+from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, body_for, clip
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.generate import GENERATE_RULES, GenerateRequest, answer_generate
 from branchpoint.runtime.serving.health import health_router
@@ -143,10 +144,11 @@ def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
                 response_model=None,
             )
             if route.puts:
-                app.add_api_route(path, _endpoint(models, route), methods=["PUT"], include_in_schema=False)
+                app.add_api_route(path, _endpoint(models, route), methods=["PUT"])
     forms = {path: route.form for route in (*_ROUTES, *more) for path in route.paths} | {"/abort_request": AbortRequest}
     app.openapi = cache(partial(describe, app, forms, guarded=bool(options.api_keys or options.api_key_file)))  # type: ignore[method-assign]  # FastAPI's own way
     app.add_exception_handler(BranchpointError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_bad_query)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
     guarded = KeyGuard(app, key_ring(options.api_keys, options.api_key_file), guard_metrics=options.guard_metrics)
@@ -217,12 +219,27 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return json_response(body_for(request.scope["path"], answer), answer.status, answer.headers)
 
 
+async def _on_bad_query(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = clip(".".join(map(str, first["loc"][1:])), 80)
+    return await _on_error(request, bad_request(f"{name}: {first['msg']}.", name))
+
+
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = clip(request.scope["path"], 120)
     told = {404: f"There is no {path} here.", 405: f"{path} doesn't answer {request.method}."}
     answer = ApiError(error.status_code, told.get(error.status_code, str(error.detail)))
-    return json_response(body_for(request.scope["path"], answer), answer.status, dict(error.headers or {}))
+    headers = dict(error.headers or {}) | ({"Allow": _allowed(request)} if error.status_code == 405 else {})
+    return json_response(body_for(request.scope["path"], answer), answer.status, headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes of this path."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for methods in found for method in methods}))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

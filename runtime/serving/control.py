@@ -4,7 +4,8 @@ Added to the application by `app`. `?model=NAME` names one of several models; wi
 shown, and all are flushed.
 """
 
-from typing import Annotated
+import time
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -22,6 +23,7 @@ from branchpoint.runtime.serving.wire import Rules, as_request, decode_object, j
 __all__ = ["AbortRequest", "control_router"]
 
 ABORT_BYTES = 2**16
+LONGEST_WAIT = 600
 
 
 class AbortRequest(msgspec.Struct, frozen=True):
@@ -39,26 +41,26 @@ def control_router(models: Models) -> APIRouter:
     async def requests(request: Request) -> Response:
         return json_response(live_requests(models, caller_of(request.scope)))
 
-    async def flush_cache(model: str | None = None) -> Response:
-        chosen = models.chosen(model)
+    async def flush_cache(
+        model: str | None = None, timeout: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0.0
+    ) -> Response:
+        """Forget what no request uses; wait for running ones for so many seconds."""
+        chosen, until = models.chosen(model), time.monotonic() + timeout
+        for gateway in chosen:
+            if gateway.num_open:
+                await gateway.requests.idle(max(0.0, until - time.monotonic()))
         if count := sum(gateway.num_open for gateway in chosen):
             raise ApiError(400, f"The cache can't be flushed while requests run ({count} do). Try again later.")
         for gateway in chosen:
             await gateway.flush_cache()
         return json_response({"success": True, "message": "The cache is flushed."})
 
-    for path in ("/flush_cache", "/reset_prefix_cache"):
-        router.add_api_route(path, flush_cache, methods=["POST"])
-    router.add_api_route("/flush_cache", flush_cache, methods=["GET"], include_in_schema=False)
+    for path, method in (("/flush_cache", "POST"), ("/flush_cache", "GET"), ("/reset_prefix_cache", "POST")):
+        router.add_api_route(path, flush_cache, methods=[method])
 
     @router.get("/cache")
-    async def cache(
-        format: Annotated[str, Query(json_schema_extra={"enum": ["json", "text"]})] = "json",  # the field's name
-        model: str | None = None,
-    ) -> Response:
+    async def cache(format: Literal["json", "text"] = "json", model: str | None = None) -> Response:
         """What the radix tree holds: `format=json`, or `text` for people."""
-        if format not in ("json", "text"):
-            raise ApiError(400, f"format must be json or text, got {format[:40]!r}.", param="format")
         return await _cache(models.find(model), as_text=format == "text")
 
     @router.post("/abort_request")

@@ -5,6 +5,7 @@ A server of several models is ready when all of them are; `?model=NAME` asks for
 
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -35,8 +36,8 @@ def health_router(models: Models) -> APIRouter:
         return json_response(_told(chosen), 503 if any(gateway.state is State.DEAD for gateway in chosen) else 200)
 
     for path, answer in (*((path, ready) for path in READY_PATHS), ("/livez", alive)):
-        router.add_api_route(path, answer, methods=["GET"])
-        router.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)  # what load balancers ask
+        for method in ("GET", "HEAD"):  # load balancers ask by HEAD
+            router.add_api_route(path, answer, methods=[method])
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -46,7 +47,8 @@ def health_router(models: Models) -> APIRouter:
     async def load(model: str | None = None) -> Response:
         return json_response({"server_load": sum(gateway.num_open for gateway in models.chosen(model))})
 
-    async def loads(model: str | None = None) -> Response:
+    async def loads(model: str | None = None, format: Literal["json"] = "json", include: str = "all") -> Response:
+        """SGLang's figures, all of them whatever `include` names; in Prometheus's format they are at /metrics."""
         chosen = models.chosen(model) if model is not None else models.ready
         told = [await _load(rank, gateway) for rank, gateway in enumerate(chosen)]
         return json_response({"timestamp": time.time(), "version": version(), "loads": told})
@@ -65,6 +67,7 @@ def _told(chosen: Sequence[Gateway]) -> Json:
 
 async def _load(rank: int, gateway: Gateway) -> Json:
     info, stats = gateway.loaded.info, await gateway.stats()
+    read = stats.totals.prompt_tokens
     return {
         "dp_rank": rank,
         "model": gateway.name,
@@ -73,4 +76,5 @@ async def _load(rank: int, gateway: Gateway) -> Json:
         "num_used_tokens": stats.pages_held * info.page_size,
         "max_total_num_tokens": info.num_pages * info.page_size,
         "token_usage": stats.pages_held / info.num_pages,
+        "cache_hit_rate": stats.totals.cached_tokens / read if read else 0.0,
     }

@@ -25,6 +25,8 @@ _MORE_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
     "/cache": (400,),
     "/flush_cache": (400,),
     "/reset_prefix_cache": (400,),
+    "/v1/loads": (400,),
+    "/v1/load": (400,),
     "/v1/models/{name}": (404,),
     "/v1/responses/{response_id}": (404,),
     "/v1/responses/{response_id}/cancel": (400, 404),

@@ -124,4 +124,6 @@ def _named(error: msgspec.ValidationError, where: str) -> InvalidRequest:
         if told in text:
             param = ".".join(part for part in (param, text.partition(told)[2].rstrip("`")) if part)
     param = clip(param, 80)
+    if "required field `" in text:
+        return bad_request(f"{param} is missing.", param)
     return bad_request(f"{param}: {text}." if param else f"{text}.", param or None)

@@ -158,6 +158,16 @@ async def test_flushing_waits_for_quiet(site: Site) -> None:
     assert (await one).status_code == 499
 
 
+async def test_flushing_waits_as_long_as_it_is_told(site: Site) -> None:
+    site.engine.hold = True
+    running = asyncio.create_task(site.complete())
+    await until(lambda: bool(site.engine.held))
+    assert (await site.http.post("/flush_cache?timeout=0.01")).status_code == 400 and site.engine.flushed == 0
+    flushing = asyncio.create_task(site.http.post("/flush_cache?timeout=60"))
+    site.engine.release()
+    assert (await flushing).status_code == 200 and (await running).status_code == 200 and site.engine.flushed == 1
+
+
 async def test_draining_lets_running_requests_end(site: Site) -> None:
     site.engine.hold = True
     running = asyncio.create_task(site.complete())

@@ -81,6 +81,16 @@ async def test_errors_of_a_path_have_the_body_that_its_clients_read(site: Site) 
     assert "//v1/completions" in refusal(await site.http.post("http://server//v1/completions", json={"prompt": "hi"}), 404)
 
 
+async def test_queries_that_cant_be_meant_are_named(site: Site) -> None:
+    for path, param in (
+        ("/v1/loads?format=prometheus", "format"),
+        ("/flush_cache?timeout=-1", "timeout"),
+        ("/cache?format=x", "format"),
+    ):
+        assert param in refusal(await site.http.request("POST" if "flush" in path else "GET", path), 400, param)
+    assert (await site.http.get("/v1/loads?include=core,memory&format=json")).json()["loads"][0]["cache_hit_rate"] == 0
+
+
 async def test_an_abort_that_names_nothing_ends_nothing(site: Site) -> None:
     for body in ({}, {"rid": ""}, {"rid": None}):
         refusal(await site.http.post("/abort_request", json=body), 400, "rid")
