@@ -132,7 +132,8 @@ def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
     options = models.shared.settings
     app = FastAPI(title="Branchpoint", version=version(), docs_url=None, redoc_url=None)
     app.add_api_route("/", page_route(), methods=["GET", "HEAD"], include_in_schema=False)
-    for router in (info_router(models), health_router(models), control_router(models), responses_router(models.shared.responses)):
+    routers = (info_router(models), health_router(models), control_router(models), responses_router(models.shared.responses))
+    for router in routers:
         app.include_router(router)
     for route in (*_ROUTES, *more):
         for path in route.paths:
@@ -149,10 +150,11 @@ def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
     app.openapi = cache(partial(describe, app, forms, guarded=bool(options.api_keys or options.api_key_file)))  # type: ignore[method-assign]  # FastAPI's own way
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_query)
-    app.add_exception_handler(HTTPException, _on_http_error)
+    routes = [route for source in (app, *routers) for route in source.routes if isinstance(route, Route)]
+    app.add_exception_handler(HTTPException, partial(_on_http_error, routes))
     app.add_exception_handler(Exception, _on_bug)
     guarded = KeyGuard(app, key_ring(options.api_keys, options.api_key_file), guard_metrics=options.guard_metrics)
-    return HttpMeter(RequestIds(guarded), models.shared.http, [route.path for route in app.routes if isinstance(route, Route)])
+    return HttpMeter(RequestIds(guarded), models.shared.http, [route.path for route in routes])
 
 
 def _endpoint(models: Models, route: Endpoint) -> Callable[[Request], Awaitable[Response]]:
@@ -226,18 +228,17 @@ async def _on_bad_query(request: Request, error: Exception) -> Response:
     return await _on_error(request, bad_request(f"{name}: {first['msg']}.", name))
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(routes: Sequence[Route], request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = clip(request.scope["path"], 120)
     told = {404: f"There is no {path} here.", 405: f"{path} doesn't answer {request.method}."}
     answer = ApiError(error.status_code, told.get(error.status_code, str(error.detail)))
-    headers = dict(error.headers or {}) | ({"Allow": _allowed(request)} if error.status_code == 405 else {})
+    headers = dict(error.headers or {}) | ({"Allow": _allowed(routes, request)} if error.status_code == 405 else {})
     return json_response(body_for(request.scope["path"], answer), answer.status, headers)
 
 
-def _allowed(request: Request) -> str:
+def _allowed(routes: Sequence[Route], request: Request) -> str:
     """The methods of all routes of this path."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
     found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return ", ".join(sorted({method for methods in found for method in methods}))
 

@@ -41,9 +41,7 @@ def control_router(models: Models) -> APIRouter:
     async def requests(request: Request) -> Response:
         return json_response(live_requests(models, caller_of(request.scope)))
 
-    async def flush_cache(
-        model: str | None = None, timeout: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0.0
-    ) -> Response:
+    async def flush_cache(model: str | None = None, timeout: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0.0) -> Response:
         """Forget what no request uses; wait for running ones for so many seconds."""
         chosen, until = models.chosen(model), time.monotonic() + timeout
         for gateway in chosen:

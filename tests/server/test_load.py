@@ -250,6 +250,9 @@ async def test_http_requests_are_counted_by_bounded_labels() -> None:
         text = (await site.http.get("/metrics")).text
         assert 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 1.0' in text
         assert 'http_requests_total{handler="none",method="GET",status="4xx"} 1.0' in text
+        await site.http.get("/v1/models", headers={"x-api-key": "k"})
+        told = 'http_requests_total{handler="/v1/models",method="GET",status="2xx"} 1.0'
+        assert told in (await site.http.get("/metrics")).text, "what is served from a router has its own name too"
         assert 'http_request_duration_seconds_count{handler="/v1/completions",method="POST"} 1.0' in text
 
 

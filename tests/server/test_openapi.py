@@ -91,6 +91,14 @@ async def test_what_is_read_is_told_too(site: Site) -> None:
         as_told(told, "delete", path, await site.http.delete(f"/v1/responses/{kept}"))
 
 
+async def test_other_methods_than_are_told_are_refused_and_the_told_ones_named(site: Site) -> None:
+    for path, operations in (await document(site))["paths"].items():
+        own = {method.upper() for method in operations}
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - own:
+            answer = await site.http.request(method, re.sub(r"\{\w+\}", "x", path))
+            assert answer.status_code == 405 and set(answer.headers["allow"].split(", ")) == own, (method, path)
+
+
 async def test_a_server_that_is_loading_or_guarded_answers_as_told() -> None:
     async with open_site(loaded=False) as loading:
         told = await document(loading)
