@@ -96,6 +96,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: Json | None
     finish_reason: Literal["stop", "length", "tool_calls"]
     stop_reason: str | int | None
+    narrowed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Chat(_Completed):
@@ -113,6 +114,7 @@ class TextChoice(msgspec.Struct):
     logprobs: Json | None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
+    narrowed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(_Completed):

@@ -121,13 +121,14 @@ class ChatView:
             "logprobs": chat_logprobs(sample.logprobs) if self._look.logprobs else None,
             "finish_reason": reply.finish(sample.reason),
             "stop_reason": sample.stop,
+            **sample.told(),
         }
 
     def _chunk(self, index: int, delta: Json, ended: Sample | None = None, logprobs: Json | None = None) -> Json:
         reason = self._replies[index].finish(ended.reason) if ended else None
         choice: Json = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         if ended is not None:
-            choice["stop_reason"] = ended.stop
+            choice |= {"stop_reason": ended.stop, **ended.told()}
         chunk = self._head | {"object": "chat.completion.chunk", "choices": [choice]}
         if self._look.continuous_usage:
             chunk["usage"] = self._usage()

@@ -20,12 +20,17 @@ class Sample:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: FinishReason | None = None
     stop: str | int | None = None
+    narrowed: tuple[str, ...] = ()
     opened: bool = False
 
     @property
     def text(self) -> str:
         """All of its text."""
         return "".join(self.parts)
+
+    def told(self) -> Json:
+        """What is said of its constraint in a reply: where it was made stricter than asked. Nothing where it is exact."""
+        return {"narrowed": list(self.narrowed)} if self.narrowed else {}
 
 
 class Collected:
@@ -47,7 +52,7 @@ class Collected:
             return sample
         if isinstance(event, SampleFinished):
             sample = self.samples[call][event.index]
-            sample.reason, sample.stop = event.reason, event.stop
+            sample.reason, sample.stop, sample.narrowed = event.reason, event.stop, event.narrowed
             return sample
         if isinstance(event, Completed):
             self.usages[call] = event.usage

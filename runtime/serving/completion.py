@@ -179,6 +179,7 @@ class _CompletionView:
             "logprobs": completion_logprobs(entries) if self._logprobs else None,
             "finish_reason": sample.reason,
             "stop_reason": sample.stop,
+            **sample.told(),
         }
         if self._prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(self._collected.prompt_logprobs[call])
@@ -187,7 +188,7 @@ class _CompletionView:
     def _chunk(self, index: int, text: str, ended: Sample | None = None, logprobs: Json | None = None) -> Json:
         choice: Json = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": ended.reason if ended else None}
         if ended is not None:
-            choice["stop_reason"] = ended.stop
+            choice |= {"stop_reason": ended.stop, **ended.told()}
         chunk = self._head | {"choices": [choice]}
         if self._continuous_usage:
             chunk["usage"] = self._collected.usage()

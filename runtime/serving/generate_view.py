@@ -89,6 +89,7 @@ class GenerateView:
             "weight_version": "default",
             "num_retractions": usage.preemptions if usage else 0,
             "e2e_latency": time.monotonic() - self._began,
+            **sample.told(),
         }
         if asked.sampling.logprobs is not None:
             before = self._collected.prompt_logprobs[call]

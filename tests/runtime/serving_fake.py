@@ -45,7 +45,7 @@ INFO = ModelInfo(
 class FakeEngine:
     """Answers `say`, or `abc…`, at once, a token a delta; holds calls back while `hold`; fails with `failure` (after `late`).
 
-    The first `forced` tokens of `say` are a grammar's.
+    The first `forced` tokens of `say` are a grammar's. `narrowed` is what its grammars made stricter than asked.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class FakeEngine:
         self.late = 0
         self.say = ""
         self.forced = 0
+        self.narrowed: tuple[str, ...] = ()
         self.held: list[tuple[Call | ScoreCall, Callable[[Event], None]]] = []
         self.flushed = 0
         self.cached = list[tuple[str, Node]]()
@@ -99,7 +100,7 @@ class FakeEngine:
                     on_event(Failed(call.id, *self.failure))
                     return
             reason = "stop" if sampling.max_tokens is None else "length"
-            on_event(SampleFinished(call.id, index, reason, completion_tokens=count))
+            on_event(SampleFinished(call.id, index, reason, narrowed=self.narrowed, completion_tokens=count))
         before = ()
         if sampling.prompt_logprobs is not None:
             before = tuple(

@@ -52,6 +52,19 @@ async def test_chat_takes_the_models_defaults_and_the_rest_of_the_context(site: 
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens, sampling.top_k) == (1.0, 0.9, 4, 0)
 
 
+async def test_what_a_constraint_was_narrowed_to_is_told_where_it_was(site: Site) -> None:
+    for narrowed in ((), ("keys come in declared order",)):
+        site.engine.narrowed = narrowed
+        told = {"narrowed": list(narrowed)} if narrowed else {}
+        for answer in (await site.chat(max_tokens=2), await site.complete(max_tokens=2)):
+            assert [choice.get("narrowed") for choice in answer.json()["choices"]] == [told.get("narrowed")]
+        for answer in (await site.chat(max_tokens=2, stream=True), await site.complete(max_tokens=2, stream=True)):
+            choices = [choice for chunk in chunks_of(answer) for choice in chunk["choices"]]
+            assert [choice.get("narrowed") for choice in choices] == [None] * (len(choices) - 1) + [told.get("narrowed")]
+        native = (await site.post("/generate", text="hi", sampling_params={"max_new_tokens": 2})).json()
+        assert native["meta_info"].get("narrowed") == told.get("narrowed")
+
+
 async def test_chat_stream_has_a_role_chunk_content_and_one_finish_for_each_choice(site: Site) -> None:
     chunks = chunks_of(await site.chat(stream=True, n=2, max_tokens=2))
     assert all(chunk["object"] == "chat.completion.chunk" and len(chunk["choices"]) == 1 for chunk in chunks)
