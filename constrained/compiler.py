@@ -112,7 +112,9 @@ class GrammarCompiler:
         return self._pool.submit(_OURS, self._warm)
 
     def _warm(self) -> None:
-        self._llguidance()
+        engine = self._llguidance()
+        engine.shapes()
+        engine.effects()
         if self._sandbox is not None:
             self._sandbox.begin()
 

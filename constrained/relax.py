@@ -22,6 +22,18 @@ _MAX_NAMES = 200
 _COPIED = ["type", "minLength", "maxLength", "minItems", "maxItems", "required"]
 SIBLINGS = "siblings"  # dropped where the engine can't merge what stands beside a reference that recurs
 _REWRITTEN = {"oneOf", "not", "if", "dependentRequired", "dependentSchemas"}
+_DEEPEST = 4
+_MERGED = {
+    "$ref",
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "allOf",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "not",
+}
 _SOMETIMES = {"anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"}
 _FINITE = {"boolean": 2, "null": 1}
 
@@ -189,9 +201,9 @@ class _Relaxer:
             held = Context(context.owner, context.conditional)  # what the engine merges comes in declared order
             extra += [self.part(each, held) for each in self._joinable(schema["allOf"], context)]
         if "anyOf" in schema:
-            self._choose([self.branch(each, context) for each in schema["anyOf"]], result, extra)
+            self._choose(self._branches("anyOf", schema, result, context), result, extra)
         if "oneOf" in schema:
-            self._one_of(schema["oneOf"], result, extra, context)
+            self._one_of(schema, result, extra, context)
         if "not" in schema:
             self._exactly({"not": schema["not"]}, "not", extra, context)
         if "if" in schema and {"then", "else"} & schema.keys():
@@ -223,7 +235,8 @@ class _Relaxer:
         else:
             result["anyOf"] = branches
 
-    def _one_of(self, branches: list[Schema], result: SchemaMap, extra: list[Schema], context: Context) -> None:
+    def _one_of(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
+        branches = schema["oneOf"]
         overlaps = self.rewriter.disjoint(branches)
         if overlaps:
             exact = self.rewriter.exact({"oneOf": branches})
@@ -231,7 +244,29 @@ class _Relaxer:
                 extra.append(self.branch(exact, context))
                 return
             self.give_up(context, "oneOf")
-        self._choose([self.branch(each, context) for each in branches], result, extra)
+        self._choose(self._branches("oneOf", schema, result, context), result, extra)
+
+    def _branches(self, keyword: str, schema: SchemaMap, result: SchemaMap, context: Context) -> list[Schema]:
+        """The branches of a choice. Where keys may come in any order, which branch they keep to is the judge's to see.
+
+        What the engine would have to merge with them keeps them in declared order.
+        """
+        any_order = context.any_order and not _MERGED & schema.keys() and any(map(self._has_keys, schema[keyword]))
+        if any_order:
+            self.give_up(context, keyword)
+            if result.pop("required", None):
+                self.give_up(context, "required")
+        return [self.relax(each, Context(context.owner, conditional=True, any_order=any_order)) for each in schema[keyword]]
+
+    def _has_keys(self, schema: Schema, depth: int = 0) -> bool:
+        """Whether a schema declares keys that may come in more than one order."""
+        if isinstance(schema, bool) or depth > _DEEPEST:
+            return False
+        if "$ref" in schema and self._has_keys(self.definitions[schema["$ref"]], depth + 1):
+            return True
+        return len(schema.get("properties", ())) > 1 or any(
+            self._has_keys(each, depth + 1) for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+        )
 
     def _exactly(self, schema: SchemaMap, keyword: str, extra: list[Schema], context: Context) -> None:
         exact = self.rewriter.exact(schema)

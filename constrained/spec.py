@@ -19,8 +19,8 @@ Whitespace = Literal["compact", "flexible"]
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
     """Output is one JSON value that `schema` (JSON text) accepts.
 
-    `order`: keys come in declared order, or in any that the model likes; where any would cost too much (objects below `anyOf`
-    and the like, very wide ones) it stays the declared one, and the grammar's `narrowed` says so.
+    `order`: keys come in declared order, or in any that the model likes; where any would cost too much (objects that `allOf` and
+    the like put together, very wide ones) it stays the declared one, and the grammar's `narrowed` says so.
     """
 
     schema: str

@@ -21,7 +21,7 @@ _MARK = "$free"
 _PLAIN = {"type", "properties", "required", "additionalProperties", "$defs"}
 _MAX_NAMES = 400
 _MAX_PAIRS = 2_000
-_NOTE = "some properties come in declared order: those of objects below anyOf, allOf and the like, or of very wide ones"
+_NOTE = "some properties come in declared order: those of objects that allOf and the like put together, or of very wide ones"
 
 
 def is_free(schema: SchemaMap) -> bool:

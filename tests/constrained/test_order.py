@@ -51,6 +51,32 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ['{"t":"\\u0007","a":1}'],
         ['{"\\u0074":"x"}', '{"t":"x","\\u0061":1}', '{"t":"x","\\u0074":"y"}', '{"t":"\\a"}'],
     ),
+    "in branches": (
+        {
+            "anyOf": [{"type": "null"}, {**PAIR, "additionalProperties": False}, {"$ref": "#/$defs/other"}],
+            "$defs": {
+                "other": {
+                    "type": "object",
+                    "properties": {"b": {"type": "string"}, "c": {"type": "array", "items": PAIR}},
+                    "required": ["c", "b"],
+                    "additionalProperties": False,
+                }
+            },
+        },
+        ['{"b":"x","a":1}', '{"a":1,"b":"x"}', '{"b":"x","c":[{"b":"","a":1}]}', '{"c":[],"b":"x"}', "null"],
+        ['{"b":"x"}', '{"b":"x","c":[{"b":""}]}', '{"c":[]}', "{}"],
+    ),
+    "in branches of which one holds": (
+        {
+            "required": ["k"],
+            "oneOf": [
+                {"properties": {"n": INTEGER, "k": {"const": "cat"}}, "required": ["n"], "type": "object"},
+                {"properties": {"s": {"type": "string"}, "k": {"const": "dog"}}, "required": ["s"], "type": "object"},
+            ],
+        },
+        ['{"k":"cat","n":1}', '{"n":1,"k":"cat"}', '{"s":"","k":"dog"}'],
+        ['{"n":1}', '{"s":"","k":"cat"}', '{"k":"dog"}', '{"n":1,"k":"dog"}'],
+    ),
     "beside what only the judge knows": (
         {"type": "object", "properties": {"u": {"type": "array", "uniqueItems": True}, "b": INTEGER}, "required": ["u"]},
         ['{"b":1,"u":[1,2]}'],
@@ -71,7 +97,7 @@ def test_keys_come_in_any_order(compiler: GrammarCompiler, vocabulary: Vocabular
 @pytest.mark.parametrize(
     "schema",
     [
-        {"anyOf": [{"type": "null"}, PAIR]},
+        {"anyOf": [{"type": "null"}, PAIR], "properties": {"a": {"minimum": 1}}},
         {"allOf": [PAIR, {"required": ["b"]}]},
         {"type": "object", "properties": {f"n{at}": {"type": "string", "maxLength": at} for at in range(1, 100)}},
     ],
