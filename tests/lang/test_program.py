@@ -337,6 +337,9 @@ def test_p5_bound_arguments_are_defaults() -> None:
     bound.run(question="given", backend=fake)
     bound.run("positional", backend=fake)
     assert [prompt.split("\n")[1].split("<")[0] for prompt in fake.prompts] == ["bound", "given", "positional"]
+    outer = bp.function(lambda s: [bound(s), bound(s, question="inline")])
+    assert outer.run(backend=fake).value == ["abc", "abc"]
+    assert "bound" in fake.prompts[-2] and fake.prompts[-1].count("inline") == 1
     with pytest.raises(bp.ProgramMistake, match="nothing"):
         ask.bind(nothing=1)
 
