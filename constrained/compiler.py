@@ -153,8 +153,10 @@ class GrammarCompiler:
             if entry is not None and (entry.expires is None or time.monotonic() < entry.expires):
                 self._entries.move_to_end(key)
                 self._counts["hits" if entry.future.done() else "shared"] += 1
+                if not entry.future.done():
+                    self._line(key).join(owner, entry.future)
                 return entry.future
-            future = self._begin(key, owner)
+            future = self._line(key).submit(owner, functools.partial(self._build, key))
             self._entries[key] = _Entry(future)
             self._entries.move_to_end(key)
             while len(self._entries) > self._limits.cached:
@@ -162,10 +164,9 @@ class GrammarCompiler:
         future.add_done_callback(functools.partial(self._settle, key))
         return future
 
-    def _begin(self, key: _Key, owner: str) -> "Future[CompiledGrammar]":
+    def _line(self, key: _Key) -> Turns:
         constraint = key[0]
-        risky = self._sandbox is not None and constraint is not None and is_risky(constraint)
-        return (self._trials if risky else self._pool).submit(owner, functools.partial(self._build, key))
+        return self._trials if self._sandbox is not None and constraint is not None and is_risky(constraint) else self._pool
 
     def _settle(self, key: _Key, future: "Future[CompiledGrammar]") -> None:
         failed = future.cancelled() or future.exception() is not None

@@ -41,6 +41,20 @@ def test_each_owners_line_has_an_end_of_its_own_and_closing_cancels_what_waits()
     assert running.result(30)
 
 
+def test_what_two_owners_wait_for_is_done_once_when_the_first_turn_of_either_comes() -> None:
+    turns, gate, done = Turns(8, 1, "test"), threading.Event(), list[str]()
+    turns.submit("", gate.wait)
+    flood = [turns.submit("flood", lambda at=at: done.append(f"flood{at}")) for at in range(5)]
+    turns.join("other", flood[-1])  # a popular schema, which another has put at the end of a long line
+    turns.join("flood", flood[-1])
+    gate.set()
+    for piece in flood:
+        piece.result(30)
+    assert done == ["flood0", "flood4", "flood1", "flood2", "flood3"]
+    turns.join("late", flood[-1])
+    turns.close()
+
+
 def test_a_failure_is_its_own_pieces_alone() -> None:
     turns = Turns(2, 1, "test")
     failed, fine = turns.submit("a", lambda: 1 // 0), turns.submit("a", lambda: 2)
