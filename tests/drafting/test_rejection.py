@@ -86,7 +86,7 @@ def test_equal_distributions_accept_every_guess_and_what_is_impossible_never_sta
     [(None, SamplingParams(temperature=0.8)), ((0, 1, 2, 3), SamplingParams(temperature=1.5, top_k=3))],
 )
 def test_draws_of_the_samplers_follow_the_target(allowed: tuple[int, ...] | None, sampling: SamplingParams) -> None:
-    count, rng = 1_500, generator(3)
+    count, rng = 800, generator(3)
     target, draft = (torch.randn(VOCABULARY, generator=rng) for _ in range(2))
     mask = None if allowed is None else np.tile(pack(allowed, VOCABULARY), (count, 1))
 
@@ -110,7 +110,7 @@ def test_draws_of_the_samplers_follow_the_target(allowed: tuple[int, ...] | None
     agreed = sum(token == guess.token for token, guess in zip(tokens.tolist(), drawn, strict=True))
     assert drawn[0].odds is not None
     common = float(torch.minimum(odds, torch.from_numpy(drawn[0].odds)).sum())
-    assert agreed / count == pytest.approx(common, abs=0.06)
+    assert agreed / count == pytest.approx(common, abs=0.08)
 
 
 def test_greedy_rows_and_rows_without_odds_are_drawn_as_ever() -> None:
@@ -128,10 +128,10 @@ def test_texts_of_an_engine_follow_the_models_distribution(tmp_path: Path) -> No
     end, prompt = 511, (5, 6, 7)
     choices = (10, 20, 30, end)
     bias = tuple((token, 100.0) for token in choices)
-    sampling = SamplingParams(max_tokens=2, temperature=1.0, n=100, logit_bias=bias, skip_special_tokens=False)
+    sampling = SamplingParams(max_tokens=2, temperature=1.0, n=50, logit_bias=bias, skip_special_tokens=False)
     counts: Counter[tuple[int, ...]] = Counter()
-    with pair(write_config(tmp_path), draft_verify="rejection", draft_tokens=2, num_pages=256) as loaded:
-        for number in range(8):
+    with pair(write_config(tmp_path), draft_verify="rejection", draft_tokens=2, num_pages=128) as loaded:
+        for number in range(5):
             loaded.engine.submit(Call(f"c{number}", prompt, replace(sampling, seed=number)))
         texts: dict[tuple[str, int], tuple[int, ...]] = {}
         while loaded.engine.has_work:
@@ -141,7 +141,7 @@ def test_texts_of_an_engine_follow_the_models_distribution(tmp_path: Path) -> No
                 elif isinstance(event, SampleFinished):
                     counts[texts.get((event.id, event.index), ())] += 1
         (drafter,) = loaded.engine.stats().drafters
-        assert drafter.failure is None and drafter.drafted > 700 and drafter.accepted > 200
+        assert drafter.failure is None and drafter.drafted > 200 and drafter.accepted > 50
     model = load_model(EngineConfig(model="dummy:llama", threads=1, seed=1, cpu_weights="float32"), torch.device("cpu")).model
 
     def odds(tokens: tuple[int, ...]) -> dict[int, float]:
@@ -153,7 +153,7 @@ def test_texts_of_an_engine_follow_the_models_distribution(tmp_path: Path) -> No
         second = odds((*prompt, token))
         expected |= {(token, other): first[token] * second[other] for other in choices[:-1]}
         expected[token,] = first[token] * second[end]
-    assert sum(counts.values()) == 800 and set(counts) <= set(expected)
+    assert sum(counts.values()) == 250 and set(counts) <= set(expected)
     keys = list(expected)
     found = statistic(np.array([counts[key] for key in keys]), np.array([expected[key] for key in keys]))
     assert found < 40.0, f"{counts} should be {expected}"  # 12 degrees of freedom: exceeded by one in ten thousand
