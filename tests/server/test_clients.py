@@ -17,7 +17,7 @@ from branchpoint.runtime.conformance.catalogue import CHECKS
 from branchpoint.runtime.conformance.check import Check
 from branchpoint.runtime.conformance.report import Result, summary
 from branchpoint.runtime.conformance.server import Server, Skipped
-from tests.system.served import served
+from tests.system.served import ROOT, served
 
 KEY = "secret"
 NAMES = ("--served-model-name", "small", "--served-model-name", "gpt-4o-mini")  # dspy sends schemas to models it knows only
@@ -67,6 +67,7 @@ def test_there_are_more_than_sixty_checks_each_named_after_what_it_holds() -> No
         c.client for c in CHECKS
     }
     assert all(check.holds.endswith(".") and "\n" not in check.holds for check in CHECKS)
+    assert f"{len(CHECKS)} checks" in (ROOT / "docs" / "operators.md").read_text()
 
 
 class Nonsense(BaseHTTPRequestHandler):
