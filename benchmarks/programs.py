@@ -3,6 +3,10 @@
 For each shape: the programs, run at once through the language; beside them the same calls as independent requests (no hints, a
 request for each option of a select, each sent as soon as a client could), to the same engine and to one without a cache; and the
 achieved hit rate beside the best possible one. Programs and requests run in turn, each time on new texts and an empty cache.
+
+With `--pool-share 0.5` the engine's pool holds half of the tokens that the programs of a run come to, each shared one counted
+once, as a server's does under load. Nothing else differs: the same engine with the same options and policy for both, the same
+calls, all programs started at once. `time` is until all have ended, `mean` how long a program takes on average.
 """
 
 import argparse
@@ -10,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import get_args
 
 import branchpoint as bp
@@ -27,94 +31,120 @@ from branchpoint.runtime.process import EngineThread, build_engine
 __all__ = ["main"]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds until all programs of a run had ended, and those of one on average."""
+
+    all: float
+    mean: float
+
+    @classmethod
+    def since(cls, started: float, ends: list[float]) -> "Taken":
+        return cls(max(ends) - started, mean(end - started for end in ends))
+
+
 @dataclass(slots=True)
 class Measured:
-    """Of one shape: seconds of each run, and what was reused in all of them together."""
+    """Of one shape: what each run took, and what was reused in all of them together."""
 
-    program: list[float] = field(default_factory=list)
-    raw: list[float] = field(default_factory=list)
-    uncached: list[float] = field(default_factory=list)
+    program: list[Taken] = field(default_factory=list)
+    raw: list[Taken] = field(default_factory=list)
+    uncached: list[Taken] = field(default_factory=list)
     program_reuse: Reuse = field(default_factory=Reuse)
     raw_reuse: Reuse = field(default_factory=Reuse)
 
     def figures(self, name: str) -> list[Figure]:
         """What is printed of shape `name`."""
-        spent = median(self.program)
 
-        def beside(peer: str, seconds: list[float]) -> Figure:
-            return Figure("programs", f"{name}/time", "s", spent, peer, median(seconds), lower_is_better=True)
+        def beside(peer: str, taken: list[Taken]) -> list[Figure]:
+            return [
+                Figure("programs", f"{name}/{what}", "s", median(own), peer, median(theirs), lower_is_better=True)
+                for what, own, theirs in (
+                    ("time", [one.all for one in self.program], [one.all for one in taken]),
+                    ("mean", [one.mean for one in self.program], [one.mean for one in taken]),
+                )
+            ]
 
-        figures = [beside("raw requests", self.raw)]
+        figures = beside("raw requests", self.raw)
         if self.uncached:
-            figures.append(beside("raw requests, cache off", self.uncached))
+            figures += beside("raw requests, cache off", self.uncached)
         program, raw = self.program_reuse, self.raw_reuse
         figures.append(Figure("programs", f"{name}/hit_rate", "share", program.rate, "best possible", program.best))
         figures.append(Figure("programs", f"{name}/raw_hit_rate", "share", raw.rate, "best possible", raw.best))
         return figures
 
 
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+class Served:
+    """An engine, the language's way to it, and what goes that way."""
 
-
-def run_programs(engine: bp.Engine, programs: list[Program[None]]) -> None:
-    """All at once."""
-    with ThreadPoolExecutor(len(programs)) as pool:
-        for run in [pool.submit(program.run, backend=engine, config=bp.RunConfig(seed=1)) for program in programs]:
-            run.result()
-
-
-class Bench:
-    """An engine with a cache, and one without."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._client = self._load(options, radix_cache=True)
-        self._recorder = Recorder(self._client)
-        self._tokenizer = self._client.tokenizer
-        self._engine = bp.Engine.around(self._recorder, self._tokenizer)
-        self._uncached = self._load(options, radix_cache=False)
-
-    @staticmethod
-    def _load(options: argparse.Namespace, *, radix_cache: bool) -> EngineThread:
+    def __init__(self, options: argparse.Namespace, *, radix_cache: bool = True, num_pages: int | None = None) -> None:
         config = EngineConfig(
             model=options.model,
             cpu_weights=options.cpu_weights,
             threads=options.threads,
             policy=options.policy,
             radix_cache=radix_cache,
-            kv_memory_gib=0.5,
+            num_pages=num_pages,
+            kv_memory_gib=None if num_pages else 0.5,
         )
-        return EngineThread(build_engine(config))
+        self.client = EngineThread(build_engine(config))
+        self.recorder = Recorder(self.client)
+        self._engine = bp.Engine.around(self.recorder, self.client.tokenizer)
 
-    def warm(self) -> None:
-        """Run something that isn't measured, with a select and with roles: what is done once is done before."""
-        run_programs(self._engine, SHAPES["few_shot_select"](-1)[:1] + SHAPES["skeleton"](-1)[:1])
+    def run(self, programs: list[Program[None]]) -> Taken:
+        """All at once, on an empty cache."""
+        self._engine.flush_cache()
+        self.recorder.forget()
 
-    def measure(self, shape: Shape, runs: int, uncached_runs: int) -> Measured:
-        """Run one shape in every way, in turn."""
-        found = Measured()
-        for run in range(runs):
-            programs = shape(run)
-            self._engine.flush_cache()
-            self._recorder.forget()
-            found.program.append(seconds(lambda programs=programs: run_programs(self._engine, programs)))  # type: ignore[misc]  # bound early
-            log, calls = self._recorder.log, self._recorder.calls
-            found.program_reuse.add(log)
-            self._engine.flush_cache()
-            raw, plain = Replay(self._client, self._tokenizer, calls), Replay(self._uncached, self._tokenizer, calls)
-            logs: list[list[tuple[str, Answered]]] = []
-            found.raw.append(seconds(lambda raw=raw, logs=logs: logs.append(raw.run())))  # type: ignore[misc]  # bound early
-            found.raw_reuse.add(logs[0])
-            if run < uncached_runs:
-                found.uncached.append(seconds(plain.run))
-        return found
+        def one(program: Program[None]) -> float:
+            program.run(backend=self._engine, config=bp.RunConfig(seed=1))
+            return time.perf_counter()
+
+        with ThreadPoolExecutor(len(programs)) as pool:
+            started = time.perf_counter()
+            return Taken.since(started, list(pool.map(one, programs)))
+
+    def replay(self, calls: list[Answered]) -> tuple[Taken, list[tuple[str, Answered]]]:
+        """The same calls as independent requests, on an empty cache; with their log."""
+        self._engine.flush_cache()
+        replay = Replay(self.client, self.client.tokenizer, calls)
+        started = time.perf_counter()
+        log = replay.run()
+        return Taken.since(started, list(replay.ended.values())), log
 
     def close(self) -> None:
-        """End the engines."""
+        """End the engine."""
         self._engine.close()
-        self._uncached.close()
+
+
+def measure(served: Served, uncached: Served | None, programs: Callable[[int], list[Program[None]]], runs: int) -> Measured:
+    """Run one shape in every way, in turn; without a cache only once."""
+    found = Measured()
+    for run in range(runs):
+        found.program.append(served.run(programs(run)))
+        log, calls = served.recorder.log, served.recorder.calls
+        found.program_reuse.add(log)
+        taken, raw_log = served.replay(calls)
+        found.raw.append(taken)
+        found.raw_reuse.add(raw_log)
+        if uncached is not None and not run:
+            found.uncached.append(uncached.replay(calls)[0])
+    return found
+
+
+def pressed(options: argparse.Namespace, served: Served, programs: list[Program[None]]) -> Served:
+    """An engine whose pool holds the asked share of what `programs` come to, and at least the longest call."""
+    served.run(programs)
+    reuse = Reuse()
+    reuse.add(served.recorder.log)
+    size = served.client.info.page_size
+    longest = max(len(answered.computed) for answered in served.recorder.calls)
+    return Served(options, num_pages=max(int(reuse.distinct * options.pool_share), longest + 4 * size) // size)
+
+
+def several(shape: Shape, sets: int) -> Callable[[int], list[Program[None]]]:
+    """So many sets of programs at once, each set with texts of its own."""
+    return lambda run: [program for number in range(sets) for program in shape(run * sets + number)]
 
 
 def main() -> None:
@@ -125,18 +155,27 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--policy", default="program", choices=get_args(Policy))
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--sets", type=int, default=1, help="sets of programs that run at once")
+    parser.add_argument("--pool-share", type=float, help="KV pool, as a share of what the programs of a run come to")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--uncached-runs", type=int, default=1, help="of those, how many also without a cache")
+    parser.add_argument("--no-uncached", action="store_true", help="leave out the engine without a cache")
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
-    report, bench = Report(json_only=options.json), Bench(options)
+    report, served = Report(json_only=options.json), Served(options)
+    uncached = None if options.no_uncached else Served(options, radix_cache=False)
     try:
-        bench.warm()
+        served.run(SHAPES["few_shot_select"](-1)[:1] + SHAPES["skeleton"](-1)[:1])  # what is done once is done before
         for name in options.shapes:
-            for figure in bench.measure(SHAPES[name], options.runs, options.uncached_runs).figures(name):
+            programs = several(SHAPES[name], options.sets)
+            tight = pressed(options, served, programs(-1)) if options.pool_share else served
+            for figure in measure(tight, uncached, programs, options.runs).figures(name):
                 report.add(figure)
+            if tight is not served:
+                tight.close()
     finally:
-        bench.close()
+        served.close()
+        if uncached is not None:
+            uncached.close()
     report.close()
 
 

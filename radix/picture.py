@@ -7,7 +7,7 @@ from typing import TypedDict
 from branchpoint.radix.node import Node
 from branchpoint.radix.pool import BlockPool
 
-__all__ = ["DumpOptions", "NodeDump", "TreeDump", "dump", "render"]
+__all__ = ["DumpOptions", "NodeDump", "TreeDump", "dump", "render", "within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,10 @@ class DumpOptions:
 class NodeDump(TypedDict):
     """One node: its place, its tokens, where their KV lies, how it was used, and what was said about it.
 
-    `parent` is the id of a node listed before, or None. `tokens` are the first of `num_tokens`, `text` is theirs or None.
-    `tier` is "device", "host", "both", or "-" where nodes below own all pages. `awaited_seconds` is the time until the
-    announced return, negative when it is late, `lifted_seconds` that for which `priority` lasts; None where nothing was said.
+    `parent` is the id of a node listed before, or None. `tokens` are the first of `num_tokens`, `text` is theirs or None. Nobody
+    but the tree holds `num_evictable` of the pages. `tier` is "device", "host", "both", or "-" where nodes below own all pages.
+    `awaited_seconds` is the time until the announced return, negative when it is late, `lifted_seconds` that for which `priority`
+    lasts; None where nothing was said.
     """
 
     id: int
@@ -35,6 +36,7 @@ class NodeDump(TypedDict):
     tokens: list[int]
     text: str | None
     pages: list[int]
+    num_evictable: int
     slots: list[int]
     tier: str
     hits: int
@@ -69,19 +71,37 @@ def dump(
     listed: list[NodeDump] = []
     for number, (namespace, node) in enumerate(nodes):
         numbers[node] = number
-        listed.append(_node(number, numbers.get(node.parent), namespace, node, now, options))
+        evictable = sum(pool.references(page) == 1 for page in node.pages)
+        listed.append(_node(number, numbers.get(node.parent), namespace, node, evictable, now, options))
+    return _tree(listed, pool.page_size, host.num_pages if host else 0)
+
+
+def within(tree: TreeDump, shown: Callable[[str], bool]) -> TreeDump:
+    """What of a dump lies in namespaces that are `shown`; numbers and totals are its own, so that nothing tells of the others."""
+    kept = [node for node in tree["nodes"] if shown(node["namespace"])]
+    numbers = {node["id"]: number for number, node in enumerate(kept)}
+    listed = [
+        node | {"id": number, "parent": None if node["parent"] is None else numbers[node["parent"]]}
+        for number, node in enumerate(kept)
+    ]
+    return _tree(listed, tree["page_size"], tree["num_host_slots"])
+
+
+def _tree(listed: list[NodeDump], page_size: int, num_host_slots: int) -> TreeDump:
     return TreeDump(
-        page_size=pool.page_size,
+        page_size=page_size,
         num_tokens=sum(node["num_tokens"] for node in listed),
         num_pages=sum(len(node["pages"]) for node in listed),
-        num_evictable=sum(pool.references(page) == 1 for node in listed for page in node["pages"]),
+        num_evictable=sum(node["num_evictable"] for node in listed),
         num_host_pages=sum(len(node["slots"]) for node in listed),
-        num_host_slots=host.num_pages if host else 0,
+        num_host_slots=num_host_slots,
         nodes=listed,
     )
 
 
-def _node(number: int, parent: int | None, namespace: str, node: Node, now: float, options: DumpOptions) -> NodeDump:
+def _node(
+    number: int, parent: int | None, namespace: str, node: Node, evictable: int, now: float, options: DumpOptions
+) -> NodeDump:
     tokens = node.tokens[: options.max_tokens].tolist()
     hint = node.hint
     lifts = [until - now for _, until in hint.lifts if until > now] if hint else []
@@ -95,6 +115,7 @@ def _node(number: int, parent: int | None, namespace: str, node: Node, now: floa
         tokens=tokens,
         text=options.decode(tokens) if options.decode else None,
         pages=list(node.pages),
+        num_evictable=evictable,
         slots=list(node.slots),
         tier="both" if node.pages and node.slots else "device" if node.pages else "host" if node.slots else "-",
         hits=node.hits,

@@ -7,6 +7,7 @@ on as the recorded ids, the kindest form: text made again into tokens may not be
 import functools
 import queue
 import secrets
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -26,6 +27,7 @@ class Replay:
         self._client = client
         self._tokenizer = tokenizer
         self._log: list[tuple[str, Answered]] = []
+        self.ended: dict[str, float] = {}  # when the last call of each program so far has ended, by `time.perf_counter`
         self._ended = queue.SimpleQueue[tuple[Answered, Answered]]()
         self._requests = {original: _requests(original.call) for original in calls}
         self._texts = {original: tokenizer.decode(original.call.prompt, skip_special=False) for original in calls}
@@ -46,6 +48,7 @@ class Replay:
             self._open[original] -= 1
             if self._open[original] == 0:
                 del self._open[original]
+                self.ended[original.call.hints.program] = time.perf_counter()
                 self._go_on(original)
         return self._log
 

@@ -13,8 +13,8 @@ from branchpoint.runtime.serving.keys import ANYONE, CALLER, Caller, KeyRing
 __all__ = ["ADMIN_PATHS", "OPEN_PATHS", "KeyGuard"]
 
 OPEN_PATHS = frozenset({"/", "/health", "/health_generate", "/livez", "/readyz", "/ready", "/ping", "/metrics"})
-ADMIN_PATHS = frozenset({"/flush_cache", "/reset_prefix_cache", "/cache"})
-"""Paths that act on, or show, what belongs to all callers: for admin keys only, where there are some."""
+ADMIN_PATHS = frozenset({"/flush_cache", "/reset_prefix_cache"})
+"""Paths that act on what belongs to all callers: for admin keys only, where there are some."""
 
 
 class KeyGuard:

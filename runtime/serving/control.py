@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from branchpoint.radix.picture import render
+from branchpoint.radix.picture import render, within
 from branchpoint.runtime.serving.errors import ApiError
 from branchpoint.runtime.serving.gateway import Gateway
-from branchpoint.runtime.serving.keys import caller_of
+from branchpoint.runtime.serving.keys import Caller, caller_of
 from branchpoint.runtime.serving.live import live_requests
 from branchpoint.runtime.serving.models import Models
 from branchpoint.runtime.serving.wire import Rules, as_request, decode_object, json_response, read_body
@@ -57,9 +57,9 @@ def control_router(models: Models) -> APIRouter:
         router.add_api_route(path, flush_cache, methods=[method])
 
     @router.get("/cache")
-    async def cache(format: Literal["json", "text"] = "json", model: str | None = None) -> Response:
-        """What the radix tree holds: `format=json`, or `text` for people."""
-        return await _cache(models.find(model), as_text=format == "text")
+    async def cache(request: Request, format: Literal["json", "text"] = "json", model: str | None = None) -> Response:
+        """What the radix tree holds of the caller's: `format=json`, or `text` for people."""
+        return await _cache(models.find(model), caller_of(request.scope), as_text=format == "text")
 
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
@@ -73,12 +73,13 @@ def control_router(models: Models) -> APIRouter:
     return router
 
 
-async def _cache(gateway: Gateway, *, as_text: bool) -> Response:
+async def _cache(gateway: Gateway, caller: Caller, *, as_text: bool) -> Response:
     dump, tokenizer = await gateway.dump_cache(), gateway.loaded.tokenizer
-    for node in dump.tree["nodes"]:
+    tree, lost = within(dump.tree, caller.sees), [each for each in dump.lost if caller.sees(each.namespace)]
+    for node in tree["nodes"]:
         node["text"] = tokenizer.decode(node["tokens"], skip_special=False)
-    lost = [each.describe(lambda tokens: tokenizer.decode(tokens, skip_special=False)) for each in dump.lost]
+    told = [each.describe(lambda tokens: tokenizer.decode(tokens, skip_special=False)) for each in lost]
     if as_text:
-        return Response("\n".join([render(dump.tree), *lost, ""]), media_type="text/plain; charset=utf-8")
-    found = [msgspec.to_builtins(each) | {"message": message} for each, message in zip(dump.lost, lost, strict=True)]
-    return json_response(dump.tree | {"lost_reuse": found})
+        return Response("\n".join([render(tree), *told, ""]), media_type="text/plain; charset=utf-8")
+    found = [msgspec.to_builtins(each) | {"message": message} for each, message in zip(lost, told, strict=True)]
+    return json_response(tree | {"lost_reuse": found})

@@ -30,16 +30,25 @@ DIGEST_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose request it is: the key's `name`, its `namespace` of cached prefixes, whether it may manage the server, its quota."""
+    """Whose request it is: the key's `name`, its `namespace` of cached prefixes, whether it may manage the server, its quota, and
+    whether it may look at what others have cached.
+    """
 
     name: str = ""
     namespace: str = ""
     admin: bool = True
     quota: Quota | None = None
+    oversees: bool = False
 
     def space(self, namespace: str) -> str:
         """The namespace that a call of this caller gets where its request asks for `namespace`."""
         return f"{self.namespace}{OWNER_END}{namespace}" if self.namespace else namespace
+
+    def sees(self, namespace: str) -> bool:
+        """Whether what is cached in `namespace` may be shown to this caller: its own, whatever the salt."""
+        if self.oversees:
+            return True
+        return namespace.startswith(f"{self.namespace}\x1f") if self.namespace else "\x1f" not in namespace
 
     def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
         """`call` in this caller's namespace, which the names of programs lie in too: no one ends another's program."""
@@ -160,4 +169,4 @@ def _digest_of(entry: KeyEntry) -> bytes:
 
 def _caller(entry: KeyEntry, space: str, *, admin: bool) -> Caller:
     limits = KeyLimits(**{name: getattr(entry, name) for name in KeyLimits.__struct_fields__})
-    return Caller(entry.name, space if entry.cache is None else entry.cache, admin, Quota(limits))
+    return Caller(entry.name, space if entry.cache is None else entry.cache, admin, Quota(limits), oversees=entry.admin)

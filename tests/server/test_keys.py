@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from branchpoint.radix import BlockPool, PrefixKey, RadixTree, find_lost_reuse
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.serving.keys import ANYONE, Caller, key_ring
 from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.quota import KeyLimits, Quota
+from branchpoint.runtime.stats import CacheDump
+from tests.runtime.serving_fake import done
 from tests.runtime.serving_site import BASE, Site, open_site, refusal
 from tests.server.waiting import until
 
@@ -81,6 +84,35 @@ async def test_each_key_has_a_cache_namespace_of_its_own_whatever_salt_it_sends(
         assert any(space.startswith("shared") for space in spaces)
         forged = await site.http.post("/generate", json={"text": "hi", "cache_salt": "two\x1f"}, headers=ONE)
         refusal(forged, 400, "cache_salt")
+
+
+async def test_a_key_sees_what_it_has_cached_itself_and_an_admin_sees_all(key_file: Path) -> None:
+    pool = BlockPool(512, 4)
+    tree = RadixTree(pool)
+    async with keyed(key_file) as site:
+        for number, (headers, salt) in enumerate(((ONE, "a"), (TWO, None), (TWO, "b"), (BOSS, None))):
+            assert (
+                await site.http.post("/generate", json={"text": "hi", "cache_salt": salt}, headers=headers)
+            ).status_code == 200
+            for day in range(2):
+                key = PrefixKey(site.engine.calls[-1].namespace, [number, day, *range(100, 300)])
+                tree.insert(key, pool.allocate(51))
+        whole = CacheDump(tree.dump(), tuple(find_lost_reuse(tree.recent(10))))
+        site.engine.dump_cache = lambda: done(whole)  # type: ignore[method-assign]
+        found = {}
+        for name, headers in (("1", ONE), ("2", TWO), ("b", BOSS)):
+            found[name] = (await site.http.get("/cache", headers=headers)).json()
+        assert [{node["namespace"] for node in found[name]["nodes"]} for name in "12"] == [
+            {"shared\x1fa"},
+            {"two\x1f", "two\x1fb"},
+        ]
+        assert len({node["namespace"] for node in found["b"]["nodes"]}) == 4 == len(found["b"]["lost_reuse"])
+        assert found["b"]["num_pages"] == tree.num_pages and len(found["1"]["lost_reuse"]) == 1
+        one = found["2"]
+        assert [node["id"] for node in one["nodes"]] == list(range(len(one["nodes"]))), "numbers tell nothing of others"
+        assert one["num_tokens"] == sum(node["num_tokens"] for node in one["nodes"]) == tree.num_tokens // 2
+        text = (await site.http.get("/cache?format=text", headers=ONE)).text
+        assert "shared" in text and "two" not in text
 
 
 async def test_nobody_ends_the_program_of_another_key(key_file: Path) -> None:
