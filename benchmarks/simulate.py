@@ -2,7 +2,8 @@
 
 The engine is the real one; its runner lets a cost model's time pass (by default that of an 8B model on an H200) and answers with
 scripted lengths. For each shape of programs and each policy: cache hit rate beside the best possible one, mean and p99 completion
-time of a program beside `fcfs`, preemptions, steps. `program` is given the hints that the language gives, the others none.
+time of a program beside `fcfs`, preemptions, steps. `program` is given the hints that the language gives, the others none;
+`requests` is `program` without them: the same calls to the same engine from clients that tell nothing.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from branchpoint.runtime.config import Policy
 
 __all__ = ["main"]
 
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+REQUESTS = "requests"
+POLICIES: tuple[str, ...] = (*get_args(Policy), REQUESTS)
 BASE = "fcfs"
 COLUMNS = (
     "shape", "policy", "hit rate", "best", "mean s", "p99 s", "all s", "gap s", "preempted", "steps", "ms/step", "python ms/step",
@@ -91,7 +93,8 @@ def main() -> None:
         setting = Setting(cost, pages, oracle.longest + 1, options.page_size, options.batch_tokens, options.max_sequences)
         base: Outcome | None = None
         for policy in options.policies:
-            outcome = simulate(shape, times, policy, setting, hints=policy == "program")
+            real: Policy = "program" if policy == REQUESTS else policy
+            outcome = simulate(shape, times, real, setting, hints=policy == "program")
             for figure in figures(f"{name}/{policy}", outcome, base, oracle.best_hit_rate):
                 report.add(figure)
             table.add_row(*row(name, policy, outcome, oracle.best_hit_rate))
