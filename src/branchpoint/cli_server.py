@@ -74,7 +74,7 @@ def doctor(
     if not ended and running == 0:
         typer.echo("Nothing ran: ask again while the server is under load.")
     if not answer.is_success:
-        typer.echo(f"The cache wasn't looked at: it answered {answer.status_code}; an admin key may (--api-key).")
+        typer.echo(f"The cache wasn't looked at: it answered {answer.status_code}; give a key of the server (--api-key).")
     for line in drafting(seen, passed):
         typer.echo(line)
     for finding in found:
