@@ -168,6 +168,10 @@ def check_rounds(seeds: range) -> None:
 
 
 def check_same(call: Call | ScoreCall, expected: Told, got: Told) -> None:
+    if isinstance(expected.end, Failed):  # refused, and for the only reason that these calls give
+        assert "no complete output of this constraint" in expected.end.message
+        assert isinstance(got.end, Failed) and got.end.message == expected.end.message
+        return
     assert type(got.end) is type(expected.end) and not isinstance(got.end, Failed), (call, got.end)
     if isinstance(got.end, Scored) and isinstance(expected.end, Scored):
         assert list(got.end.logprobs) == [pytest.approx(row, abs=2e-4) for row in expected.end.logprobs]
