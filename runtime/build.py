@@ -59,7 +59,7 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
 
     loaded = load_runner(config, model)
     runner, model = loaded.runner, loaded.model
-    if config.drafters:
+    if config.drafters and config.draft_adaptive:
         for each in (runner, runner.head, loaded.draft_runner):
             if each is not None:
                 each.step_seconds = time_steps(each, SIZES, config.max_sequences, each.num_pages)
