@@ -9,6 +9,8 @@ import statistics
 import threading
 import time
 
+import numpy as np
+
 from benchmarks.mask_corpus import HOSTILE
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.errors import GrammarError, MatcherError
@@ -16,6 +18,7 @@ from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.mask import allocate, iterate_allowed
 from branchpoint.constrained.spec import Ebnf
 from branchpoint.constrained.vocabulary import Vocabulary
+from branchpoint.runtime.sampler import PATIENCE
 
 __all__ = ["measure_hostile"]
 
@@ -64,7 +67,12 @@ def _longest_token(grammar: CompiledGrammar, vocabulary: Vocabulary) -> float:
                 residue = matcher.fill_loosely(row)
                 allowed = iterate_allowed(row)
                 token = chance.choice(allowed)
+                refusals = 0
                 while residue is not None and not residue.allows(int(token)):
+                    refusals += 1
+                    if refusals == PATIENCE:  # as the sampler does
+                        residue.narrow(row)
+                        allowed = np.intersect1d(allowed, iterate_allowed(row))
                     allowed = allowed[allowed != token]
                     token = chance.choice(allowed)
                 if matcher.advance((int(token),)) != 1 or matcher.finished:

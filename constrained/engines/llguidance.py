@@ -15,14 +15,14 @@ from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
 from branchpoint.constrained.forced import canonical_tokens
 from branchpoint.constrained.grammar import MaskRow
-from branchpoint.constrained.mask import allocate, forbid
+from branchpoint.constrained.mask import allocate, forbid, iterate_allowed
 from branchpoint.constrained.prepared import PreparedGrammar
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
 
 _ENDLESS = 24_000  # the library gives up looking ahead a little beyond this
-_TOO_COMPLEX = ("fuel", "too complex", "too large", "too many", "limit")
+_TOO_COMPLEX = ("fuel", "too complex", "too large", "too many", "limit", "max is")
 _UNSATISFIABLE = ("unsatisfiable", "noextension", "is empty")
 
 
@@ -111,6 +111,9 @@ class LlguidanceEngine:
         forbid(row, self.vocabulary.eos)
         if not row.any() and not template.is_accepting():
             raise EmptyLanguage("Nothing can begin an output under this constraint; loosen it.")
+        probe.try_consume_tokens(iterate_allowed(row)[-1:].tolist())
+        if probe.is_error():  # so ambiguous that not even one token can be followed
+            raise _refusal(probe.get_error())
         return LlguidanceGrammar(self.vocabulary, template, grammar)
 
 

@@ -153,3 +153,11 @@ def test_long_options_are_looked_at_a_stretch_at_a_time(small: GrammarCompiler) 
     assert made > len(text) - 10
     assert not ChoiceGrammar(grammar.vocabulary, [b"a" * 4096 + b"b"]).forced_bytes((0, 0, 1))[1]
     assert ChoiceGrammar(grammar.vocabulary, [b"a" * 4096]).forced_bytes((0, 0, 1)) == (b"a" * 4096, True)
+
+
+def test_a_grammar_of_which_no_token_can_be_followed_is_refused() -> None:
+    compiler = GrammarCompiler(load_tokenizer(None, 300, ()).vocabulary, 1, CompilerLimits(trial_seconds=0))
+    rules = "\n".join(f'r{at} ::= [a-z]+ " " root | "{at}"' for at in range(700))
+    with pytest.raises(LimitExceeded, match="max is"):
+        compiler.compile(Ebnf(f"root ::= {' | '.join(f'r{at}' for at in range(700))}\n{rules}")).result(timeout=60)
+    compiler.close()
