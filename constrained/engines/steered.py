@@ -14,8 +14,8 @@ from branchpoint.constrained.mask import allow
 
 __all__ = ["Limit", "SteerableGrammar", "SteeredGrammar", "SteeredMatcher"]
 
-_EFFORT_AT_START = 1000
-_EFFORT = 40
+_EFFORT_AT_START = 400
+_EFFORT = 24
 _NEAR = 64  # tokens left up to which a token is refused behind which no way is found
 _KNOWN = 1024  # tokens left, beyond as many as are written, up to which a way is kept
 _RARELY = 16  # tokens from one search for a way that isn't known to the next, where the limit isn't near

@@ -204,6 +204,21 @@ async def test_what_is_steered_is_whole_in_any_limit_that_holds_a_value(dummy: b
     assert await steer(dummy, len(CONSTRAINTS), 70) == 0
 
 
+async def test_steered_text_is_the_same_whether_tokens_are_drafted_or_not(dummy: bp.Engine) -> None:
+    async def said(engine: bp.Engine) -> list[str]:
+        calls = [
+            engine.agenerate("A: ", constraint=each, temperature=1.3, seed=seed, max_tokens=25, close="steer")
+            for seed, each in enumerate(CONSTRAINTS)
+        ]
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        return [str(one) if isinstance(one, BaseException) else one.text for one in done]
+
+    options: dict[str, Any] = {"cpu_weights": "float32", "threads": 1, "num_pages": 1024, "seed": 1, "context_length": 512}
+    with bp.Engine("dummy:llama", drafters=("grammar", "ngram"), **options) as drafting:
+        assert await said(drafting) == await said(dummy)
+        assert drafting.stats().totals.accepted_tokens > 0
+
+
 async def test_the_real_model_is_steered_too(smollm2: bp.Engine) -> None:
     assert await steer(smollm2, 8, 16) <= 3
 
