@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any, Final
 
-from branchpoint.runtime.conformance.check import Check, checks, equal, expect, refused
+from branchpoint.runtime.conformance.check import Check, Mismatch, checks, equal, expect, refused
 from branchpoint.runtime.conformance.server import Server, need
 from branchpoint.runtime.conformance.shapes import QUESTION, SCHEMA, Person, Place
 
@@ -60,10 +60,16 @@ def _a_streamed_format_is_whole(server: Server) -> None:
 
 
 def _a_cut_format_ends_with_length(server: Server) -> None:
-    """JSON that reaches the limit ends with `length`, which the client turns into an error of its own."""
-    asked = {"model": server.model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 2}
-    error = need("openai").LengthFinishReasonError
-    refused(error, "JSON that is cut", server.openai.chat.completions.parse, **asked, response_format=Person)
+    """JSON that reaches the limit ends with `length`, an error of the client's own; or the limit is refused, as too small."""
+    openai, asked = need("openai"), {"model": server.model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 2}
+    try:
+        whole = server.openai.chat.completions.parse(**asked, response_format=Person)
+    except openai.LengthFinishReasonError:
+        return
+    except openai.BadRequestError as error:
+        equal(error.param, "max_tokens", "param")
+    else:
+        raise Mismatch(f"JSON that is cut: came an answer: {whole.choices[0]}")
 
 
 def _json_holds_no_run_of_whitespace(server: Server) -> None:
