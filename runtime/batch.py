@@ -52,12 +52,12 @@ class Padding:
 
 
 def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: Padding | None = None) -> Batch:
-    """Lay the plan's slots one after another, then the padding. Tokens of a plan with sources are left for the caller."""
+    """Lay the plan's slots one after another, then the padding. Tokens that the step before draws are left for the caller."""
     tokens: list[int] = []
     positions: list[int] = []
     places: list[int] = []
     rows: list[int] = []
-    for slot in plan.slots:
+    for number, slot in enumerate(plan.slots):
         begin, start, pages = len(positions), slot.start, slot.sequence.pages
         if slot.count == 1:  # most slots of most steps: what this costs a slot is what decoding costs the host
             positions.append(start)
@@ -65,13 +65,12 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: P
         else:
             positions += range(start, start + slot.count)
             places += _places(pages, start, slot.count, page_size)
-        if not plan.sources:
-            tokens += slot.tokens
+        tokens += [0] if plan.sources and plan.sources[number] >= 0 else slot.tokens
         rows += [begin - start + position for position in slot.rows]
     count = len(positions)
     total = count if padding is None else padding.size
     inputs = np.zeros((3, total), np.int64)
-    inputs[0, : len(tokens)] = tokens
+    inputs[0, :count] = tokens
     inputs[1, :count] = positions
     inputs[2, :count] = places
     if padding is not None:

@@ -82,8 +82,8 @@ class DeviceSampler(Sampler):
         if isinstance(token, str):
             return RowResult(None, error=token)
         if result.logprob is None:
-            return replace(result, token=token)
-        return replace(result, token=token, logprob=result.logprob + float(logits[token] - logits[before]))
+            return replace(result, token=token, replaced=True)
+        return replace(result, token=token, replaced=True, logprob=result.logprob + float(logits[token] - logits[before]))
 
     def _packed(self, rows: Many[WantedRow], mask: TokenMask | None, size: int) -> tuple[list[int], list[TokenMask]]:
         """Which row of the masks applies to each row, -1 for none, and the masks that hide anything, suppressed tokens too."""

@@ -15,7 +15,7 @@ from branchpoint.runtime.compiling import Compiler, Compiling
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.chain import Guessers, make_speculation
 from branchpoint.runtime.drafting.speculation import Speculation
-from branchpoint.runtime.drafting.verify import certain_rows, commit_rows
+from branchpoint.runtime.drafting.verify import commit_rows, row_errors
 from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
 from branchpoint.runtime.flight import Flight, take_off
 from branchpoint.runtime.generation import Finish, Generation, TokenTable
@@ -133,9 +133,11 @@ class Engine:
         self._poll_grammars()
         flight, self._ahead = self._ahead or self._launch(self._scheduler.plan()), None
         if flight is not None:
-            if flight.under_way is not None:
+            if flight.under_way is not None and not flight.void:
                 self._ahead = self._launch(self._scheduler.plan_ahead(flight.plan), flight)
             self._land(flight)
+            if self._ahead:
+                self._ahead.draw(self._masks)
         elif not self._events:
             self._compiling.wait()
         return self._take_events()
@@ -207,10 +209,10 @@ class Engine:
             if group.started is None:
                 group.started = now
                 self._queued -= 1
-        return take_off(self._runner, plan, self._masks.start(plan), now, before)
+        return take_off(self._runner, plan, self._masks, now, before)
 
     def _land(self, flight: Flight) -> None:
-        plan, result = flight.plan, flight.land()
+        result, plan = flight.land(self._ahead), flight.plan
         if isinstance(result, RuntimeFailure):
             self._scheduler.abandon()
             for group in dict.fromkeys(self._owners[slot.sequence] for slot in plan.slots if slot.sequence in self._owners):
@@ -222,11 +224,7 @@ class Engine:
         self._scheduler.took(plan, self._clock() - flight.since)
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
-        errors = dict(masks.errors)
-        for slot, rows in zip(plan.slots, result.rows, strict=True):
-            for row in certain_rows(slot, rows):
-                if row.error:
-                    errors[slot.sequence] = RuntimeFailure(row.error)
+        errors = masks.errors | row_errors(plan, result)
         self._scheduler.commit(plan, set(errors))
         for slot, rows in zip(plan.slots, result.rows, strict=True):
             sequence = slot.sequence

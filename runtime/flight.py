@@ -1,16 +1,17 @@
 """A step that a runner has been given: what the engine keeps until it has landed.
 
-Where the runner can run ahead, the engine gives it the next step before it waits for this one, so that a GPU need not wait for
-the host. Then `StepPlan.sources` says which tokens are still to come.
+Where the runner can run ahead, the engine launches the next step before it waits for this one, so that a GPU need not wait for
+the host. Then `StepPlan.sources` says which tokens are still to come, and masks that hang on them are filled while it computes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from branchpoint.runtime.errors import DeviceLost, RuntimeFailure
-from branchpoint.runtime.masks import StepMasks
-from branchpoint.runtime.plan import MaskSource, Runner, StepPlan, StepResult, StepUnderWay
+from branchpoint.runtime.masks import MaskFiller, StepMasks
+from branchpoint.runtime.plan import Runner, StepPlan, StepResult, StepUnderWay
+from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["AheadRunner", "Flight", "take_off"]
 
@@ -23,35 +24,70 @@ class AheadRunner(Runner, Protocol):
 
     runs_ahead: bool
 
-    def begin(self, plan: StepPlan, masks: MaskSource, before: StepUnderWay | None = None) -> StepUnderWay:
-        """Start a step; one with sources comes behind `before`, which is not finished yet. Raises as `Runner.execute` does."""
+    def launch(self, plan: StepPlan, before: StepUnderWay | None = None) -> StepUnderWay:
+        """Start a step's forward pass; one with sources comes behind `before`, which draws and isn't finished yet. Raises as
+        `Runner.execute` does.
+        """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Flight:
-    """`since` is when it began, in the engine's seconds; `under_way` is None where the runner computes it only when it lands."""
+    """`since` is when it began, in the engine's seconds; `under_way` is None where the runner computes it only when it lands.
+
+    Where it `waits`, its masks are still to be filled. What it computes of `void` sequences is lost: the token that it took for
+    their last one was replaced when it was known.
+    """
 
     plan: StepPlan
-    masks: StepMasks
     since: float
-    under_way: StepUnderWay | None
+    masks: StepMasks
     finish: Callable[[], StepResult]
+    under_way: StepUnderWay | None = None
+    waits: bool = False
+    void: set[Sequence] = field(default_factory=set)
 
-    def land(self) -> StepResult | RuntimeFailure:
-        """Wait for what the step gives, or why it failed. Raises DeviceLost where nothing can be computed any more."""
+    def draw(self, filler: MaskFiller) -> None:
+        """Fill the masks of a step that was launched ahead, if it waits for any, now that what they hang on is known."""
+        if self.waits and self.under_way is not None:
+            self.waits, self.masks = False, filler.start(self.plan)
+            self._draw(self.under_way, self.masks)
+
+    def land(self, ahead: "Flight | None") -> StepResult | RuntimeFailure:
+        """Wait for what the step gives, or why it failed; of both `plan` and this only what counts is left. Where a token was
+        replaced, the flight `ahead` has another one. Raises DeviceLost where nothing can be computed any more.
+        """
         outcome = _guarded(self.finish)
         self.masks.wait()
-        return outcome
+        if isinstance(outcome, RuntimeFailure):
+            return outcome
+        came = [(slot, rows) for slot, rows in zip(self.plan.slots, outcome.rows, strict=True) if slot.sequence not in self.void]
+        if ahead is not None:
+            ahead.void.update(slot.sequence for slot, rows in came if any(row.replaced for row in rows))
+        self.plan = replace(self.plan, slots=tuple(slot for slot, _ in came), sources=())
+        return replace(outcome, rows=tuple(rows for _, rows in came))
+
+    def _draw(self, step: StepUnderWay, masks: StepMasks) -> None:
+        failed = _guarded(lambda: step.draw(masks.wait))
+        if failed is not None:
+            self.under_way, self.finish = None, lambda: _raise(failed)
 
 
-def take_off(runner: Runner, plan: StepPlan, masks: StepMasks, since: float, before: Flight | None) -> Flight:
-    """Give the runner a step. Raises DeviceLost; other failures come when the flight lands."""
+def take_off(runner: Runner, plan: StepPlan, filler: MaskFiller, since: float, before: Flight | None) -> Flight:
+    """Give the runner a step. Raises DeviceLost; other failures come when the flight lands.
+
+    Masks of a step behind the flight `before` can only be filled when that has landed; all others are drawn with at once.
+    """
+    waits = before is not None and any(slot.sequence.matcher is not None for slot in plan.slots)
+    masks = StepMasks(None, []) if waits else filler.start(plan)
     if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
-        return Flight(plan, masks, since, None, lambda: runner.execute(plan, masks.wait))
-    begun = _guarded(lambda: runner.begin(plan, masks.wait, before.under_way if before else None))
-    if isinstance(begun, RuntimeFailure):
-        return Flight(plan, masks, since, None, lambda: _raise(begun))
-    return Flight(plan, masks, since, begun, begun.finish)
+        return Flight(plan, since, masks, lambda: runner.execute(plan, masks.wait))
+    step = _guarded(lambda: runner.launch(plan, before.under_way if before else None))
+    if isinstance(step, RuntimeFailure):
+        return Flight(plan, since, masks, lambda: _raise(step))
+    flight = Flight(plan, since, masks, step.finish, step, waits)
+    if not waits:
+        flight._draw(step, masks)
+    return flight
 
 
 def _guarded(compute: Callable[[], T]) -> T | RuntimeFailure:

@@ -79,12 +79,15 @@ class MaskFiller:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="branchpoint-mask")
 
     def start(self, plan: StepPlan) -> StepMasks:
-        """Begin to fill what `plan` needs: of a slot's rows the last one is sampled, and before it one for each guess."""
+        """Begin to fill what `plan` needs: of a slot's rows the last one is sampled, and before it one for each guess.
+
+        A row of a plan that ran ahead, behind which the grammar has forced a token since, draws nothing that counts.
+        """
         wanted: list[_Wanted] = []
         row = 0
         for slot in plan.slots:
             row += len(slot.rows)
-            if slot.sample and slot.sequence.matcher is not None:
+            if slot.sample and slot.sequence.matcher is not None and slot.first_guess == slot.sequence.num_tokens:
                 slot.sequence.residue = None
                 wanted.append(_Wanted(row - 1 - len(slot.draft), slot, slot.sequence.matcher))
         if not wanted:

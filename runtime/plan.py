@@ -6,6 +6,7 @@ The scheduler makes a `StepPlan`, the runner answers with a `StepResult`, the sc
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -97,7 +98,8 @@ Copy = PageCopy | Swap
 class StepPlan:
     """One batch. Wanted rows are numbered in the order of slots, then of positions. `copies` are made in their order.
 
-    A plan that runs ahead has `sources`: each of its slots computes the one token that this row of the step under way draws.
+    A plan that runs ahead has `sources`, one for each slot: the row of the step under way whose token is the only one that the
+    slot computes, -1 where its tokens are known.
     """
 
     slots: tuple[Slot, ...]
@@ -108,6 +110,12 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens that the forward pass computes."""
         return sum(slot.count for slot in self.slots)
+
+    @property
+    def fed(self) -> list[tuple[int, int]]:
+        """Which token of the batch is what which row of the step under way draws: places and rows."""
+        places = accumulate((slot.count for slot in self.slots), initial=0)
+        return [(place, source) for place, source in zip(places, self.sources, strict=False) if source >= 0]
 
     @property
     def num_rows(self) -> int:
@@ -125,7 +133,8 @@ class RowResult:
     best (id, logprob) of the raw distribution, `asked` the raw log-probabilities of the tokens in `sequence.asked` of this row.
     `error` says why the row is unusable (NaN logits); its sequence ends with an error. Where the sequence is pooled, no logits
     are made: `hidden`, float32 [hidden_size], is the sum of the slot's hidden states, in its last row. A draft model's row tells
-    with `odds` what its token was drawn from, where verifying needs that.
+    with `odds` what its token was drawn from, where verifying needs that. A token that was `replaced` when it was known isn't the
+    one that a step ahead has computed.
     """
 
     token: int | None
@@ -136,6 +145,7 @@ class RowResult:
     asked: tuple[float, ...] = ()
     hidden: npt.NDArray[np.float32] | None = None
     odds: Odds | None = None
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,10 @@ class StepResult:
 
 
 class StepUnderWay(Protocol):
-    """A step that was begun."""
+    """A step whose forward pass was launched."""
+
+    def draw(self, masks: MaskSource) -> None:
+        """Launch the drawing of its rows; asked once, and waits for the masks alone."""
 
     def finish(self) -> StepResult:
         """Wait for what it gives; asked once."""

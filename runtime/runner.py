@@ -4,6 +4,7 @@ The engine's loop calls `execute` once a step. Everything with a tensor in it li
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,10 +95,12 @@ class TorchRunner:
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
         """See `plan.Runner`."""
-        return self.begin(plan, masks).finish()
+        step = self.launch(plan)
+        step.draw(masks)
+        return step.finish()
 
-    def begin(self, plan: StepPlan, masks: MaskSource, before: StepUnderWay | None = None) -> "TorchStep":
-        """See `flight.AheadRunner`. On CUDA all is launched when this returns, and nothing waited for but the masks."""
+    def launch(self, plan: StepPlan, before: StepUnderWay | None = None) -> "TorchStep":
+        """See `flight.AheadRunner`. On CUDA nothing is waited for."""
         with watched(self._device), torch.inference_mode():
             self._attention.copy_pages(plan.copies)
             started = time.perf_counter()
@@ -108,21 +111,17 @@ class TorchRunner:
                 rows, hidden = pooled.rows, pooled.hidden
             first = self._model.logits(hidden[:LOGIT_ROWS]) if hidden is not None and rows else None
             seconds = time.perf_counter() - started
-            mask = masks()
-            if pooled is not None and mask is not None:
-                mask = mask[pooled.kept]
-            drawn = [] if hidden is None or first is None else self._draw(first, hidden, rows, mask)
-        return TorchStep(plan, tuple(drawn), pooled, self._device, seconds)
+        return TorchStep(plan, rows, hidden, first, pooled, self._model, self._sampler, self._device, seconds)
 
     def _forward(self, plan: StepPlan, before: StepUnderWay | None) -> Tensor:
         """Hidden states of the wanted rows [R, hidden_size]."""
         size = self.graphs.size_for(plan) if self.graphs else None
         padding = Padding(size, self._attention.spare_place) if size else None
         batch = build_batch(plan, self.page_size, self._device, padding)
-        if plan.sources:
+        if plan.fed:
             assert isinstance(before, TorchStep), "a step with sources comes behind one of this runner"
-            (sources,) = send([np.array(plan.sources, np.int64)], self._device)
-            batch.tokens[: len(sources)] = before.tokens.index_select(0, sources)
+            (fed,) = send([np.array(plan.fed, np.int64).T], self._device)
+            batch.tokens.index_copy_(0, fed[0], before.tokens.index_select(0, fed[1]))
         if self.graphs and size:
             hidden = self.graphs.run(batch)
         else:
@@ -132,30 +131,35 @@ class TorchRunner:
             self.head.follow(batch, hidden)
         return hidden if batch.rows is None else hidden.index_select(0, batch.rows)
 
-    def _draw(self, logits: Tensor, hidden: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[Drawn]:
-        """All rows, a stretch of logits at a time; `logits` are those of the first stretch."""
-        drawn: list[Drawn] = []
-        for begin in range(0, len(rows), LOGIT_ROWS):
-            end = begin + LOGIT_ROWS
-            stretch = self._model.logits(hidden[begin:end]) if begin else logits
-            drawn.append(self._sampler.begin(stretch, rows[begin:end], None if mask is None else mask[begin:end]))
-        return drawn
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class TorchStep:
-    """A step that a `TorchRunner` has begun."""
+    """A step that a `TorchRunner` has launched: its wanted `rows`, their hidden states, and the logits of the first of them."""
 
     plan: StepPlan
-    drawn: tuple[Drawn, ...]
+    rows: list[WantedRow]
+    hidden: Tensor | None
+    logits: Tensor | None
     pooled: Pooled | None
+    model: Model
+    sampler: Sampler
     device: torch.device
     seconds: float
+    drawn: tuple[Drawn, ...] = ()
 
     @property
     def tokens(self) -> Tensor:
         """What the wanted rows draw, int64 [R] on the device."""
         return self.drawn[0].tokens if len(self.drawn) == 1 else torch.cat([each.tokens for each in self.drawn])
+
+    def draw(self, masks: MaskSource) -> None:
+        """See `plan.StepUnderWay`. All rows, a stretch of logits at a time."""
+        with watched(self.device), torch.inference_mode():
+            mask = masks()
+            if self.pooled is not None and mask is not None:
+                mask = mask[self.pooled.kept]
+            if self.hidden is not None and self.logits is not None:
+                self.drawn = tuple(self._stretches(self.hidden, self.logits, mask))
 
     def finish(self) -> StepResult:
         """See `plan.StepUnderWay`. `forward_seconds` holds what launching took, on a CPU the pass and the first logits."""
@@ -164,6 +168,12 @@ class TorchStep:
             if self.pooled is not None:
                 results = self.pooled.merged(results)
         return StepResult(_by_slot(self.plan, results), self.seconds)
+
+    def _stretches(self, hidden: Tensor, logits: Tensor, mask: TokenMask | None) -> Iterator[Drawn]:
+        for begin in range(0, len(self.rows), LOGIT_ROWS):
+            end = begin + LOGIT_ROWS
+            stretch = self.model.logits(hidden[begin:end]) if begin else logits
+            yield self.sampler.begin(stretch, self.rows[begin:end], None if mask is None else mask[begin:end])
 
 
 def decode_plan(size: int, page: int) -> StepPlan:

@@ -109,8 +109,9 @@ class Scheduler:
     def plan_ahead(self, under_way: StepPlan) -> StepPlan | None:
         """The step behind one that is under way, where that follows without its result: all that run decode, and go on.
 
-        Tokens that the step under way draws are computed before anybody knows them; what ends with them is computed in vain. None
-        where the result may change more: with guesses, grammars, penalties, chunks of prompts, or others to be admitted.
+        Tokens that the step under way draws are computed before anybody knows them; what ends with them is computed in vain. What
+        a grammar forced since that step was planned comes behind it. None where the result may change more: with guesses,
+        penalties, chunks of prompts, or others to be admitted.
         """
         if self._speculation or self.cache.has_host or (self._waiting and len(self._running) < self._max_sequences):
             return None
@@ -125,14 +126,19 @@ class Scheduler:
             live += 1
             if not slot.sample or slot.rows[-1:] != (behind - 1,) or not sequence.is_free:
                 return None
-            if behind + 1 < sequence.num_prompt + sequence.max_output:
-                slots.append(Slot(sequence, behind, 1, (behind,)))
-                sources.append(row)
-        if not slots or len(slots) > self._max_batch_tokens or live < len(self._running):
+            forced = sequence.num_tokens - behind
+            if forced and not sequence.samples:
+                return None
+            if forced or behind + 1 < sequence.num_prompt + sequence.max_output:
+                count = max(1, forced)
+                slots.append(Slot(sequence, behind, count, (behind + count - 1,)))
+                sources.append(-1 if forced else row)
+        plan = StepPlan(tuple(slots), sources=tuple(sources))
+        if not slots or plan.num_tokens > self._max_batch_tokens or live < len(self._running):
             return None
-        if not all(self.cache.grow(slot.sequence, slot.start + 1) for slot in slots):
+        if not all(self.cache.grow(slot.sequence, slot.start + slot.count) for slot in slots):
             return None
-        return StepPlan(tuple(slots), self.cache.take_copies(), tuple(sources))
+        return replace(plan, copies=self.cache.take_copies())
 
     def commit(self, plan: StepPlan, faulty: set[Sequence]) -> None:
         """The plan ran: its tokens have KV now, and prompts can be shared. Nothing of `faulty` sequences is."""
@@ -145,7 +151,7 @@ class Scheduler:
             sequence.num_computed = slot.first_guess
             sequence.peak = max(sequence.peak, sequence.num_computed)
             if slot.rows:
-                sequence.next_row = slot.rows[-1] + 1 - len(slot.draft)
+                sequence.next_row = max(sequence.next_row, slot.rows[-1] + 1 - len(slot.draft))
             if was_in_prefill and sequence not in faulty:
                 self.cache.publish(sequence)
 

@@ -97,10 +97,13 @@ class Sequence:
 
     @property
     def is_free(self) -> bool:
-        """Whether the next token depends on the model and its noise alone, not on what came before it in other ways."""
+        """Whether a token can be computed before anybody knows it: of what is drawn behind it, the mask alone may hang on it.
+
+        Where a grammar forces tokens whose log-probabilities are asked, rows are wanted that nobody knew of.
+        """
         sampling = self.sampling
         penalised = sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
-        return self.matcher is None and self.grammar is None and not penalised
+        return not penalised and (self.matcher is None or sampling.logprobs is None)
 
     @property
     def in_prefill(self) -> bool:

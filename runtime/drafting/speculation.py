@@ -123,7 +123,7 @@ class Speculation:
             alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
             taken = self._cost.estimate(step.tokens + step.verified) - usual + step.spent
             won = step.agreed / step.rows - taken / alone
-            if 2 * step.agreed >= step.verified:
+            if won > 0:
                 self._pause = Pause()
         self._purse.settle(won)
 

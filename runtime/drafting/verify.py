@@ -7,17 +7,24 @@ from collections.abc import Sequence as Seq
 
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.walk import renew_matcher
+from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.generation import Finish, Generation
 from branchpoint.runtime.masks import StepMasks
-from branchpoint.runtime.plan import RowResult, Slot
+from branchpoint.runtime.plan import RowResult, Slot, StepPlan, StepResult
 from branchpoint.runtime.scoring import Scoring
+from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["certain_rows", "commit_rows"]
+__all__ = ["commit_rows", "row_errors"]
 
 
-def certain_rows(slot: Slot, rows: Seq[RowResult]) -> Seq[RowResult]:
-    """The rows that count whatever becomes of the guesses: an error in one of them is the sequence's own."""
-    return rows[: len(rows) - len(slot.draft)]
+def row_errors(plan: StepPlan, result: StepResult) -> dict[Sequence, BaseException]:
+    """What is wrong with rows that count whatever becomes of the guesses: it is the sequence's own."""
+    errors: dict[Sequence, BaseException] = {}
+    for slot, rows in zip(plan.slots, result.rows, strict=True):
+        for row in rows[: len(rows) - len(slot.draft)]:
+            if row.error:
+                errors[slot.sequence] = RuntimeFailure(row.error)
+    return errors
 
 
 def commit_rows(

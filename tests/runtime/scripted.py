@@ -5,7 +5,7 @@ wrong page, a missing copy or a page written over by another sequence changes th
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -83,12 +83,32 @@ class ScriptedRunner:
     runs_ahead: bool = False
 
     def __post_init__(self) -> None:
-        self.drawn: dict[object, int | None] = {}
         self.num_ahead = 0
         self.host: dict[int, list[tuple[int, int]]] = {}
         self.memory = [[GARBAGE] * self.page_size for _ in range(self.num_pages)]
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
+        step = Scripted(self, plan, self._forward(plan, {}))
+        step.draw(masks)
+        return step.finish()
+
+    def launch(self, plan: StepPlan, before: "Scripted | None" = None) -> "Scripted":
+        """Computes at once, with the tokens that `before` has drawn, as a device does in the order of its stream."""
+        if plan.sources:
+            assert before
+            if before.failure:
+                return Scripted(self, plan, [], before.failure)
+            assert before.is_drawn, "the step before has drawn nothing yet"
+            self.num_ahead += 1
+        sources = {slot.sequence: source for slot, source in zip(plan.slots, plan.sources, strict=False) if source >= 0}
+        fed = {sequence: before.tokens[source] for sequence, source in sources.items()} if before else {}
+        try:
+            return Scripted(self, plan, self._forward(plan, fed))
+        except Exception as error:  # noqa: BLE001  # it fails when it is asked for
+            return Scripted(self, plan, [], error)
+
+    def _forward(self, plan: StepPlan, fed: "Mapping[Sequence, int | None]") -> list[list[tuple[Slot, int, int]]]:
+        """The wanted rows of each slot: their positions and states."""
         self.plans.append(plan)
         for copy in plan.copies:
             if isinstance(copy, Swap):
@@ -113,7 +133,7 @@ class ScriptedRunner:
         rows = []
         for slot, state in zip(plan.slots, states, strict=True):
             found = {}
-            tokens = slot.tokens or [self.drawn[slot.sequence]]
+            tokens = [fed[slot.sequence]] if slot.sequence in fed else slot.tokens
             assert len(tokens) == slot.count
             for position, token in enumerate(tokens, slot.start):
                 token = 0 if token is None else token  # a row that broke: whatever comes of it, nobody will look
@@ -121,28 +141,7 @@ class ScriptedRunner:
                 self._write(slot.sequence.pages, position, (position, state))
                 found[position] = state
             rows.append([(slot, position, found[position]) for position in slot.rows])
-        mask = masks()
-        assert mask is None or mask.shape == (plan.num_rows, (VOCABULARY + 31) // 32)
-        numbers = iter(range(plan.num_rows))
-        return StepResult(
-            tuple(tuple(self._row(slot, at, state, mask, next(numbers)) for slot, at, state in group) for group in rows)
-        )
-
-    def begin(self, plan: StepPlan, masks: MaskSource, before: "Scripted | None" = None) -> "Scripted":
-        """Computes at once, with the tokens that `before` gave, as a device does in the order of its stream."""
-        if before and before.failure and plan.sources:
-            return Scripted(None, before.failure)
-        if plan.sources:
-            assert before and before.result
-            drawn = [row.token for rows in before.result.rows for row in rows]
-            self.drawn = {slot.sequence: drawn[source] for slot, source in zip(plan.slots, plan.sources, strict=True)}
-            self.num_ahead += 1
-        try:
-            return Scripted(self.execute(plan, masks), None)
-        except Exception as error:  # noqa: BLE001  # it fails when it is asked for
-            return Scripted(None, error)
-        finally:
-            self.drawn = {}
+        return rows
 
     def _swap(self, swap: Swap) -> None:
         """All at once, as a device may do it."""
@@ -156,7 +155,7 @@ class ScriptedRunner:
     def _write(self, pages: list[int], position: int, value: tuple[int, int]) -> None:
         self.memory[pages[position // self.page_size]][position % self.page_size] = value
 
-    def _row(self, slot: Slot, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
+    def row(self, slot: Slot, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
         sequence, sample = slot.sequence, slot.sample
         if self.poison.intersection(sequence.tokens[: sequence.num_prompt]):
             return RowResult(None, error="The logits are not numbers.")
@@ -166,27 +165,47 @@ class ScriptedRunner:
         own = sequence.tokens[position + 1] if position + 1 < sequence.num_tokens else slot.guess_at(position + 1)
         if own is not None and (not sample or asked is not None):
             known = logprob(state, own)
-        token = None
+        token, refused = None, False
         if sample:
             row = None if mask is None else mask[number]
             seed = sequence.seed if sampling.temperature else 0
             allowed = [token for token in range(VOCABULARY) if row is None or row[token // 32] >> (token % 32) & 1]
             if position + 1 - sequence.num_prompt < sampling.min_tokens:
                 allowed = [token for token in allowed if token not in {EOS, *sampling.stop_token_ids}] or allowed
+            token = first = choose(state, seed, position + 1, allowed)
             if sequence.residue is not None and position + 1 == sequence.num_tokens:
-                allowed = [token for token in allowed if sequence.residue.allows(token)]
-            token = choose(state, seed, position + 1, allowed)
+                token = choose(state, seed, position + 1, [token for token in allowed if sequence.residue.allows(token)])
+            refused = token != first
         chosen = logprob(state, token) if token is not None and asked is not None else None
         others = tuple(logprob(state, other) for other in sequence.asked.get(position, ()))
-        return RowResult(token, chosen, known, best(state, asked) if asked else (), asked=others)
+        top = best(state, asked) if asked else ()
+        return RowResult(token, chosen, known, top, asked=others, replaced=refused)
 
 
 @dataclass
 class Scripted:
-    """A step that a scripted runner has begun."""
+    """A step that a scripted runner has launched."""
 
-    result: StepResult | None
-    failure: Exception | None
+    runner: ScriptedRunner
+    plan: StepPlan
+    rows: list[list[tuple[Slot, int, int]]]
+    failure: Exception | None = None
+    result: StepResult | None = None
+    is_drawn: bool = False
+    tokens: list[int | None] = field(default_factory=list)
+
+    def draw(self, masks: MaskSource) -> None:
+        """Draws as a device does, which nobody can ask what a residue refuses: `tokens` are those that the next step gets."""
+        assert not self.is_drawn
+        self.is_drawn = True
+        mask = masks()
+        assert mask is None or mask.shape == (self.plan.num_rows, (VOCABULARY + 31) // 32)
+        numbers = iter(range(self.plan.num_rows))
+        rows = tuple(
+            tuple(self.runner.row(slot, at, state, mask, next(numbers)) for slot, at, state in group) for group in self.rows
+        )
+        self.result = StepResult(rows)
+        self.tokens = [0 if row.replaced else row.token for group in rows for row in group]
 
     def finish(self) -> StepResult:
         if self.failure:

@@ -1,16 +1,31 @@
 """Running ahead: the next step begins before the last one's result is known, and nothing else changes."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from branchpoint.constrained.grammar import MaskRow
+from branchpoint.constrained.spec import Choice, Regex
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.messages import Call, Completed, Failed
+from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.expected import assert_as_expected
-from tests.runtime.scripted import CONTEXT, Collected, ScriptedRunner, collect, make_engine, run
+from tests.runtime.scripted import (
+    CONTEXT,
+    Collected,
+    ListGrammar,
+    ListMatcher,
+    Scripted,
+    ScriptedCompiler,
+    ScriptedRunner,
+    collect,
+    make_engine,
+    run,
+)
 from tests.runtime.strategies import prompts, samplings
 from tests.runtime.test_engine_invariants import RELAXED
 
@@ -44,6 +59,92 @@ def test_what_hangs_on_the_tokens_before_waits_for_them(options: dict[str, float
     runner = ScriptedRunner(runs_ahead=True)
     run(make_engine(runner), _call("a", **options))
     assert runner.num_ahead == 0
+
+
+FORCED = Choice(("1,2,3", "7", "8", "4,5", "6,9", "2", "1,3", "4,5,6", "1,2", "3,4", "5,6"))
+
+
+@pytest.mark.parametrize("constraint", [Choice(("1,2,3",) * 9), FORCED], ids=["open", "partly forced"])
+def test_a_grammar_lets_the_next_step_begin_before_its_mask_is_known(constraint: Choice) -> None:
+    order: list[str] = []
+
+    class Told(ScriptedRunner):
+        def launch(self, plan: StepPlan, before: Scripted | None = None) -> Scripted:
+            order.append("launch")
+            return super().launch(plan, before)
+
+    class Filled(ScriptedCompiler):
+        def _grammar(self, constraint: object, prefix: bytes) -> ListGrammar:
+            class Matched(ListMatcher):
+                def fill(self, row: MaskRow) -> None:
+                    order.append("fill")
+                    super().fill(row)
+
+            sets = super()._grammar(constraint, prefix).sets  # type: ignore[arg-type]
+            grammar = ListGrammar(sets)
+            grammar.matcher = lambda: Matched(sets)  # type: ignore[method-assign]
+            return grammar
+
+    runner = Told(runs_ahead=True)
+    engine = make_engine(runner, Filled())
+    one = msgspec.structs.replace(_call("a"), constraint=constraint)
+    assert_as_expected(one, run(engine, one)["a"])
+    steps = len(runner.plans)
+    assert runner.num_ahead >= steps - 3  # all but the prompt's, and those at the end
+    first = order.index("launch", 1 + order.index("launch"))
+    assert order.index("fill", first) > first, "masks of a step ahead were filled before it was launched"
+    engine.check()
+    engine.close()
+
+
+def test_a_call_beside_one_with_a_grammar_still_runs_ahead() -> None:
+    runner = ScriptedRunner(runs_ahead=True)
+    engine = make_engine(runner)
+    calls = [_call("free"), msgspec.structs.replace(_call("held"), constraint=FORCED), _call("free too", PROMPT[2:])]
+    results = run(engine, *calls)
+    for one in calls:
+        assert_as_expected(one, results[one.id])
+    assert runner.num_ahead >= len(runner.plans) - 3
+    engine.close()
+
+
+def test_logprobs_of_what_a_grammar_forces_are_not_run_ahead_of() -> None:
+    runner = ScriptedRunner(runs_ahead=True)
+    one = msgspec.structs.replace(_call("a", logprobs=1), constraint=FORCED)
+    assert_as_expected(one, run(make_engine(runner), one)["a"])
+    assert runner.num_ahead == 0
+
+
+def test_a_token_that_is_refused_when_it_is_known_takes_the_step_ahead_of_it_along() -> None:
+    class Loose(ListMatcher):
+        """A mask takes all tokens; what is drawn is asked about."""
+
+        def fill_loosely(self, row: MaskRow) -> "Loose":  # type: ignore[override]
+            row[:] = -1
+            return self
+
+        def allows(self, token: int) -> bool:
+            return token in self._here()
+
+        def narrow(self, row: MaskRow) -> None:
+            self.fill(row)
+
+    class LooseCompiler(ScriptedCompiler):
+        def _grammar(self, constraint: object, prefix: bytes) -> ListGrammar:
+            sets = super()._grammar(constraint, prefix).sets  # type: ignore[arg-type]
+            grammar = ListGrammar(sets)
+            grammar.matcher = lambda: Loose(sets)  # type: ignore[method-assign]
+            return grammar
+
+    runner = ScriptedRunner(runs_ahead=True)
+    engine = make_engine(runner, LooseCompiler())
+    calls = [msgspec.structs.replace(_call("held"), constraint=FORCED), _call("free", max_tokens=20)]
+    results = run(engine, *calls)
+    for one in calls:
+        assert_as_expected(one, results[one.id])
+    starts = [slot.start for plan in runner.plans for slot in plan.slots if slot.sequence.call_id == "held"]
+    assert runner.num_ahead > 0 and len(starts) > len(set(starts)), "no step was computed in vain"
+    engine.close()
 
 
 @given(st.data())
@@ -106,6 +207,7 @@ def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
     calls = [
         Call("greedy", (5, 6, 7), SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)),
         Call("drawn", (9, 1), SamplingParams(seed=4, max_tokens=6, logprobs=2, ignore_eos=True)),
+        Call("held", (4, 2), SamplingParams(seed=1, max_tokens=24), Regex("(ab|cd)(ef|gh){6}[a-f]{3}ok")),
         Call("stops", (8,), SamplingParams(seed=2, max_tokens=12, top_p=0.9, stop_token_ids=tuple(range(0, 512, 5)))),
     ]
     said: list[dict[str, Collected]] = []
