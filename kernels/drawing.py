@@ -11,7 +11,20 @@ from torch import Tensor
 
 from branchpoint.kernels.sample import first_argmax, gumbel_noise, keep_best
 
-__all__ = ["DrawOptions", "draw_rows"]
+__all__ = ["COLDEST", "Cut", "DrawOptions", "draw_row", "draw_rows", "kept_scores"]
+
+COLDEST = 1e-30
+"""The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What may be drawn of a row, and how evenly: `temperature` 0 takes the best; `top_k` 0, `top_p` 1 and `min_p` 0 keep all."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +60,43 @@ def draw_rows(logits: Tensor, options: DrawOptions, mask: Tensor | None) -> tupl
         ids = torch.arange(len(scores), device=scores.device)
         if mask is not None and mask_row >= 0:
             ids = ids[(mask[mask_row][ids >> 5] >> (ids & 31) & 1).bool()]
-        token, best = (0, -math.inf) if not len(ids) else _draw(scores[ids], ids, options, row)
+        token, best = 0, -math.inf
+        if len(ids):
+            token, best = draw_row(scores[ids], ids, _cut(options, row), int(options.seed[row]), int(options.position[row]))
         tokens.append(token)
         bests.append(best)
     return torch.tensor(tokens, device=logits.device), torch.tensor(bests, dtype=torch.float32, device=logits.device)
 
 
-def _draw(scores: Tensor, ids: Tensor, options: DrawOptions, row: int) -> tuple[int, float]:
-    """The token among `ids` [N] with these logits [N], and the largest of the logits."""
-    place = first_argmax(scores)
-    best, temperature = float(scores[place]), float(options.temperature[row])
-    if temperature == 0 or not math.isfinite(best):
-        return int(ids[place]), best
-    scaled = (scores - best).div_(temperature)
+def _cut(options: DrawOptions, row: int) -> Cut:
     least = float(options.least[row])
-    kept = keep_best(scaled, int(options.top_k[row]), float(options.top_p[row]), math.exp(least) if least <= 0 else 0.0)
-    ids, scaled = ids[kept], scaled[kept]
-    noise = gumbel_noise(options.seed[row : row + 1], options.position[row : row + 1], ids.to(torch.int32))[0]
-    return int(ids[first_argmax(noise.add_(scaled))]), best
+    top_k, top_p = int(options.top_k[row]), float(options.top_p[row])
+    return Cut(float(options.temperature[row]), top_k, top_p, math.exp(least) if least <= 0 else 0.0)
+
+
+def draw_row(scores: Tensor, tokens: Tensor | None, cut: Cut, seed: int, position: int) -> tuple[int, float]:
+    """Draw one of `tokens` (None: 0 to N - 1) with the noise of seed (signed, 64 bits) and position; the largest score too.
+
+    Scores [N] float32, N at least 1, are the tokens' logits. Where the largest isn't finite, the token is meaningless.
+    """
+    place = int(first_argmax(scores))
+    best = float(scores[place])
+    if cut.temperature > 0 and math.isfinite(best):
+        scores, tokens = kept_scores(scores, tokens, cut)
+        device = scores.device
+        ids = torch.arange(len(scores), dtype=torch.int32, device=device) if tokens is None else tokens.to(torch.int32)
+        key = torch.tensor([seed], device=device), torch.tensor([position], device=device)
+        place = int(first_argmax(gumbel_noise(*key, ids)[0].add_(scores)))
+    return place if tokens is None else int(tokens[place]), best
+
+
+def kept_scores(scores: Tensor, tokens: Tensor | None, cut: Cut) -> tuple[Tensor, Tensor | None]:
+    """Scores over temperature, the best at 0, and their tokens, without those that top-k, top-p and min-p leave out.
+
+    Scores [N] float32 are those of `tokens` (None: 0 to N - 1), the best of them finite; a draw is from their softmax.
+    """
+    scores = (scores - scores.max()).div_(max(cut.temperature, COLDEST))
+    if cut.top_k <= 0 and cut.top_p >= 1 and cut.min_p <= 0:
+        return scores, tokens
+    kept = keep_best(scores, cut.top_k, cut.top_p, cut.min_p)
+    return scores[kept], kept if tokens is None else tokens[kept]

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from branchpoint.kernels.adjust import adjust_logits
 from branchpoint.kernels.draw import draw_rows
-from branchpoint.kernels.drawing import DrawOptions
+from branchpoint.kernels.drawing import COLDEST, DrawOptions
 from branchpoint.kernels.logprobs import top_logits
 from branchpoint.runtime.logprobs import RowReport, WantedRow, asked_places
 from branchpoint.runtime.penalties import changes_logits, gather_changes, suppressed_tokens
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampler import (
-    COLDEST,
     Drawn,
     Sampler,
     checked,

@@ -15,27 +15,24 @@ from torch import Tensor
 
 from branchpoint.constrained.errors import GrammarError
 from branchpoint.constrained.grammar import Residue
-from branchpoint.kernels.sample import first_argmax, gumbel_noise, keep_best
+from branchpoint.kernels.drawing import Cut, draw_row
+from branchpoint.kernels.sample import first_argmax
 from branchpoint.runtime.logprobs import RowReport, WantedRow, report_rows
 from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tokens
 from branchpoint.runtime.plan import RowResult, TokenMask
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = [
-    "COLDEST",
     "Drawn",
     "Sampler",
     "checked",
+    "cut_of",
     "grammar_failure",
-    "kept_scores",
     "num_output",
     "row_result",
     "signed",
     "with_suppressed",
 ]
-
-COLDEST = 1e-30
-"""The least temperature above 0 that float32 can divide by; below it, the draw is the same."""
 
 PATIENCE = 8
 """Refusals in a row after which all tokens of a row are looked at."""
@@ -203,36 +200,13 @@ def _nothing(row: WantedRow) -> str:
 
 def _pick(scores: Tensor, tokens: Tensor | None, row: WantedRow) -> int | str:
     """The token for the scores [N] of `tokens` (None: 0 to N - 1), by the row's temperature, or why there is none."""
-    sampling = row.sequence.sampling
-    if sampling.temperature == 0:
-        place = int(first_argmax(scores))
-        return checked(place if tokens is None else int(tokens[place]), float(scores[place]))
-    return _drawn(scores, tokens, sampling, row.sequence.seed, row.position + 1)
+    token, best = draw_row(scores, tokens, cut_of(row.sequence.sampling), signed(row.sequence.seed), row.position + 1)
+    return checked(token, best)
 
 
-def _drawn(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams, seed: int, position: int) -> int | str:
-    """Draw from softmax(scores / temperature) [N] of `tokens` (None: 0 to N - 1), with the noise of seed and position."""
-    best = scores.max()
-    if not math.isfinite(float(best)):
-        return checked(0, float(best))
-    scores, tokens = kept_scores(scores, tokens, sampling)
-    device = scores.device
-    ids = torch.arange(len(scores), dtype=torch.int32, device=device) if tokens is None else tokens.to(torch.int32)
-    key = torch.tensor([signed(seed)], device=device), torch.tensor([position], device=device)
-    place = int(first_argmax(gumbel_noise(*key, ids)[0].add_(scores)))
-    return place if tokens is None else int(tokens[place])
-
-
-def kept_scores(scores: Tensor, tokens: Tensor | None, sampling: SamplingParams) -> tuple[Tensor, Tensor | None]:
-    """Scores over temperature, the best at 0, and their tokens, without those that top-k, top-p and min-p leave out.
-
-    Scores [N] float32 are those of `tokens` (None: 0 to N - 1), the best of them finite; a draw is from their softmax.
-    """
-    scores = (scores - scores.max()).div_(max(sampling.temperature, COLDEST))
-    if not sampling.truncates:
-        return scores, tokens
-    kept = keep_best(scores, sampling.top_k, sampling.top_p, sampling.min_p)
-    return scores[kept], kept if tokens is None else tokens[kept]
+def cut_of(sampling: SamplingParams) -> Cut:
+    """What may be drawn of a row with these options, as kernels take it."""
+    return Cut(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
 
 
 def signed(seed: int) -> int:

@@ -9,10 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from branchpoint.kernels.drawing import kept_scores
 from branchpoint.kernels.sample import gumbel_noise
 from branchpoint.runtime.logprobs import WantedRow
 from branchpoint.runtime.plan import RowResult, TokenMask
-from branchpoint.runtime.sampler import Sampler, checked, kept_scores, signed
+from branchpoint.runtime.sampler import Sampler, checked, cut_of, signed
 
 __all__ = ["OddsSampler", "RejectionSampler", "verify_guesses"]
 
@@ -72,7 +73,7 @@ class OddsSampler(Sampler):
 
 def _odds(scores: Tensor, tokens: Tensor | None, row: WantedRow, size: int) -> Tensor:
     """What a draw from these scores [N] follows: probabilities, float64 [size]."""
-    kept, places = kept_scores(scores, tokens, row.sequence.sampling)
+    kept, places = kept_scores(scores, tokens, cut_of(row.sequence.sampling))
     odds = kept.double().softmax(0)
     return odds if places is None else odds.new_zeros(size).index_copy_(0, places, odds)
 
