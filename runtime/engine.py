@@ -283,7 +283,7 @@ class Engine:
         self._scheduler.remove(sequence, keep=kept)
         if self._speculation:
             self._speculation.finish(sequence, kept=kept and isinstance(self._owners[sequence].call, Call))
-        sequence.matcher = None
+        sequence.matcher = sequence.residue = None
 
     def _close(self, group: Group) -> None:
         self._totals += group.usage()

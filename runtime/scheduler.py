@@ -6,6 +6,7 @@ sequence has tokens without KV, and a plan computes as many of them as budget an
 
 from bisect import insort
 from collections.abc import Iterable
+from dataclasses import replace
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation

@@ -1,6 +1,7 @@
 """Running ahead: the next step begins before the last one's result is known, and nothing else changes."""
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from tests.runtime.scripted import (
     make_engine,
     run,
 )
-from tests.runtime.strategies import prompts, samplings
+from tests.runtime.strategies import constraints, prompts, samplings
 from tests.runtime.test_engine_invariants import RELAXED
 
 PROMPT = tuple(range(1, 12))
@@ -59,6 +60,29 @@ def test_what_hangs_on_the_tokens_before_waits_for_them(options: dict[str, float
     runner = ScriptedRunner(runs_ahead=True)
     run(make_engine(runner), _call("a", **options))
     assert runner.num_ahead == 0
+
+
+class Loose(ListMatcher):
+    """A mask takes a few tokens too many; what is drawn is asked about."""
+
+    def fill_loosely(self, row: MaskRow) -> "Loose":  # type: ignore[override]
+        self.fill(row)
+        row.view(np.uint32)[0] |= np.uint32(sum(1 << token for token in (1, 5, 9, 13)))
+        return self
+
+    def allows(self, token: int) -> bool:
+        return token in self._here()
+
+    def narrow(self, row: MaskRow) -> None:
+        self.fill(row)
+
+
+class LooseCompiler(ScriptedCompiler):
+    def _grammar(self, constraint: object, prefix: bytes) -> ListGrammar:
+        sets = super()._grammar(constraint, prefix).sets  # type: ignore[arg-type]
+        grammar = ListGrammar(sets)
+        grammar.matcher = lambda: Loose(sets)  # type: ignore[method-assign]
+        return grammar
 
 
 FORCED = Choice(("1,2,3", "7", "8", "4,5", "6,9", "2", "1,3", "4,5,6", "1,2", "3,4", "5,6"))
@@ -116,26 +140,6 @@ def test_logprobs_of_what_a_grammar_forces_are_not_run_ahead_of() -> None:
 
 
 def test_a_token_that_is_refused_when_it_is_known_takes_the_step_ahead_of_it_along() -> None:
-    class Loose(ListMatcher):
-        """A mask takes all tokens; what is drawn is asked about."""
-
-        def fill_loosely(self, row: MaskRow) -> "Loose":  # type: ignore[override]
-            row[:] = -1
-            return self
-
-        def allows(self, token: int) -> bool:
-            return token in self._here()
-
-        def narrow(self, row: MaskRow) -> None:
-            self.fill(row)
-
-    class LooseCompiler(ScriptedCompiler):
-        def _grammar(self, constraint: object, prefix: bytes) -> ListGrammar:
-            sets = super()._grammar(constraint, prefix).sets  # type: ignore[arg-type]
-            grammar = ListGrammar(sets)
-            grammar.matcher = lambda: Loose(sets)  # type: ignore[method-assign]
-            return grammar
-
     runner = ScriptedRunner(runs_ahead=True)
     engine = make_engine(runner, LooseCompiler())
     calls = [msgspec.structs.replace(_call("held"), constraint=FORCED), _call("free", max_tokens=20)]
@@ -148,15 +152,17 @@ def test_a_token_that_is_refused_when_it_is_known_takes_the_step_ahead_of_it_alo
 
 
 @given(st.data())
-@settings(RELAXED, max_examples=40)
-def test_free_calls_say_the_same_wherever_they_end(data: st.DataObject) -> None:
+@settings(RELAXED, max_examples=60)
+def test_calls_say_the_same_wherever_they_end_and_whatever_is_forced(data: st.DataObject) -> None:
     page_size = data.draw(st.sampled_from([1, 4, 16]))
     runner = ScriptedRunner(data.draw(st.integers(-(-50 // page_size), 400 // page_size)), page_size, runs_ahead=True)
-    engine = make_engine(runner, max_sequences=data.draw(st.sampled_from([1, 3, 16])), max_batch_tokens=64)
+    compiler = data.draw(st.sampled_from([ScriptedCompiler, LooseCompiler]))()
+    engine = make_engine(runner, compiler, max_sequences=data.draw(st.sampled_from([1, 3, 16])), max_batch_tokens=64)
     calls = []
     for number in range(data.draw(st.integers(1, 5))):
         prompt = data.draw(prompts(20))
-        calls.append(Call(f"c{number}", prompt, data.draw(samplings(len(prompt), 12))))
+        held = data.draw(st.one_of(st.none(), constraints))
+        calls.append(Call(f"c{number}", prompt, data.draw(samplings(len(prompt), 12)), held))
     results = run(engine, *calls)
     for one in calls:
         assert_as_expected(one, results[one.id], min(CONTEXT, runner.num_pages * page_size))
