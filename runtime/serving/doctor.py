@@ -37,8 +37,8 @@ class Finding:
     change: str
 
 
-def read_look(text: str) -> Look:
-    """What /metrics said. Lines that are no series are left out: something else may answer at that address."""
+def read_look(text: str, model: str = "") -> Look:
+    """What /metrics said, of `model` alone where it is named. What is no series is left out: something else may answer there."""
     look = dict[str, float]()
     for line in text.splitlines():
         if line.startswith("#") or not line.strip():
@@ -49,6 +49,8 @@ def read_look(text: str) -> Look:
         except ValueError:
             continue
         name, _, labels = head.partition("{")
+        if model and 'model_name="' in labels and f'model_name="{model}"' not in labels:
+            continue
         name = name.removeprefix(_PREFIX)
         look[name] = look.get(name, 0.0) + value
         for label in _LABELS:

@@ -2,6 +2,7 @@
 
 import time
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
 
 import typer
 
@@ -15,6 +16,10 @@ __all__ = ["cache", "doctor"]
 
 Url = Annotated[str, typer.Option(help="The server.")]
 Key = Annotated[str, typer.Option(envvar=KEY_VARIABLE, help="A key that may manage the server.")]
+
+Model = Annotated[
+    str, typer.Option(help="Which of several models; where left out, the first one's is shown and all are flushed.")
+]
 
 _TIMEOUT = 60.0
 
@@ -39,32 +44,35 @@ def _told(url: str, answer: "httpx.Response") -> str:
 def cache(
     url: Url = "http://127.0.0.1:8000",
     api_key: Key = "",
+    model: Model = "",
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, not as text.")] = False,
     flush: Annotated[bool, typer.Option("--flush", help="Forget all cached prefixes instead.")] = False,
 ) -> None:
     """Show what a server's cache holds, and which prompts could share more of it."""
-    path = "/flush_cache" if flush else f"/cache?format={'json' if as_json else 'text'}"
+    query = {} if flush else {"format": "json" if as_json else "text"}
+    path = f"{'/flush_cache' if flush else '/cache'}?{urlencode(query | ({'model': model} if model else {}))}"
     typer.echo(_told(url, _ask(url, api_key, "POST" if flush else "GET", path)).rstrip("\n"))
 
 
 def doctor(
     url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
     api_key: Key = "",
+    model: Annotated[str, typer.Option(help="Which of several models; all together where left out.")] = "",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch it.")] = 10.0,
     looks: Annotated[int, typer.Option(min=2, help="How often to look meanwhile.")] = 11,
 ) -> None:
     """Watch a server under load: say what holds it back, and what to change."""
     from branchpoint.runtime.serving.doctor import diagnose, drafting, read_look
 
-    began, seen = time.monotonic(), [read_look(_told(url, _ask(url, api_key, "GET", "/metrics")))]
+    began, seen = time.monotonic(), [read_look(_told(url, _ask(url, api_key, "GET", "/metrics")), model)]
     for place in range(1, looks):
         time.sleep(max(0.0, began + seconds * place / (looks - 1) - time.monotonic()))
-        seen.append(read_look(_told(url, _ask(url, api_key, "GET", "/metrics"))))
+        seen.append(read_look(_told(url, _ask(url, api_key, "GET", "/metrics")), model))
     if "num_requests_running" not in seen[-1]:
         raise InvalidRequest(
             f"{url}/metrics has no series of Branchpoint; give the address of a `branchpoint serve`.", param="url"
         )
-    answer = _ask(url, api_key, "GET", "/cache")
+    answer = _ask(url, api_key, "GET", f"/cache?{urlencode({'model': model} if model else {})}")
     lost = [str(each["message"]) for each in answer.json()["lost_reuse"]] if answer.is_success else []
     passed = time.monotonic() - began
     found = diagnose(seen, passed, lost)

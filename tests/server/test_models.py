@@ -20,6 +20,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.division import check_division
 from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, ModelError
 from branchpoint.runtime.serving.app import _ROUTES, build_app
+from branchpoint.runtime.serving.doctor import read_look
 from branchpoint.runtime.serving.gateway import Loaded, State
 from branchpoint.runtime.serving.life import Loading
 from branchpoint.runtime.serving.models import Models
@@ -132,6 +133,15 @@ async def test_metrics_are_told_apart_by_model_name_in_families_of_one() -> None
             assert f'sglang:num_requests_total{{engine_type="unified",model_name="{name}"' in text
         heads = [line for line in text.splitlines() if line.startswith("# TYPE")]
         assert len(heads) == len(set(heads))
+
+
+async def test_the_doctor_looks_at_one_of_several_models() -> None:
+    async with two() as site:
+        await site.http.post("/v1/completions", json={"prompt": "hi", "model": "big"})
+        text = (await site.http.get("/metrics")).text
+        ended = {name: read_look(text, name)["request_success_total"] for name in ("", "small", "big")}
+        assert ended == {"": 1.0, "small": 0.0, "big": 1.0}
+        assert "http_requests_open" in read_look(text, "big")
 
 
 async def test_a_model_that_isnt_there_answers_503_and_the_other_serves() -> None:
