@@ -75,6 +75,7 @@ class Engine:
         self._compiling = Compiling(compiler)
         self._events: list[Event] = []
         self._ahead: Flight | None = None
+        self._landed = 0.0  # when the last flight had
         self._arrivals = 0
         self._queued = 0  # calls of which no sequence has run yet
         self._steps = self._computed = self._completed = self._failed = 0
@@ -221,7 +222,8 @@ class Engine:
         self._steps += 1
         self._computed += plan.num_tokens
         self._commit(plan, result, flight.masks)
-        self._scheduler.took(plan, self._clock() - flight.since)
+        before, self._landed = self._landed, self._clock()
+        self._scheduler.took(plan, self._landed - max(flight.since, before))
 
     def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
         errors = masks.errors | row_errors(plan, result)

@@ -21,9 +21,8 @@ class PlanDraft:
         """Tokens in all slots."""
         return sum(slot.count for slot in self.slots.values())
 
-    def add(self, sequence: Sequence) -> None:
-        """Let `sequence` compute what it has to, as far as the budget goes."""
-        count = min(sequence.target - sequence.num_computed, self.budget)
+    def add(self, sequence: Sequence, count: int) -> None:
+        """Let `sequence` compute its next `count` tokens at most, for which it has pages."""
         if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < sequence.num_computed + count:
             # a slot that samples draws at all its rows: those of the prompt get a slot of their own
             count = max(1, sequence.num_prompt - 1 - sequence.num_computed)

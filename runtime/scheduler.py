@@ -189,7 +189,7 @@ class Scheduler:
             self._preempt(victim, draft)
             if victim is sequence:
                 return
-        draft.add(sequence)
+        draft.add(sequence, count)
 
     def _preempt(self, sequence: Sequence, draft: PlanDraft) -> None:
         draft.drop(sequence)

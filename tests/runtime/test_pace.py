@@ -8,7 +8,7 @@ from branchpoint.runtime.messages import Call, Delta
 from branchpoint.runtime.pace import FIRST, LEAST, Pace
 from branchpoint.runtime.plan import MaskSource, Slot, StepPlan, StepResult
 from branchpoint.runtime.sampling import SamplingParams
-from tests.runtime.scripted import ScriptedRunner, Ticking, make_engine, run
+from tests.runtime.scripted import Scripted, ScriptedRunner, Ticking, make_engine, run
 from tests.runtime.test_scheduler import make, unlike
 
 SETUP, TOKEN, CONTEXT = 0.05, 0.005, 5e-6
@@ -21,8 +21,12 @@ class SlowRunner(ScriptedRunner):
     clock: Ticking = field(default_factory=Ticking)
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
-        self.clock.now += SETUP + sum(slot.count * (TOKEN + CONTEXT * slot.start) for slot in plan.slots)
+        self.clock.now += cost(plan)
         return super().execute(plan, masks)
+
+
+def cost(plan: StepPlan) -> float:
+    return SETUP + sum(slot.count * (TOKEN + CONTEXT * slot.start) for slot in plan.slots)
 
 
 def call(name: str, prompt: range, tokens: int) -> Call:
@@ -63,6 +67,43 @@ def test_a_long_prompt_does_not_hold_streams_up_for_longer_than_was_asked() -> N
         longest, steps, same = gaps(bound)
         assert longest < 1.2 * bound and same == texts
         assert steps < 1.3 * 350 * TOKEN / (bound - SETUP), "as few steps as the bound allows"
+
+
+@dataclass
+class SlowDevice(SlowRunner):
+    """Takes its time beside the host, which waits only for what a step has drawn."""
+
+    runs_ahead: bool = True
+    busy_until: float = 0.0
+
+    def launch(self, plan: StepPlan, before: Scripted | None = None) -> Scripted:
+        step = super().launch(plan, before)
+        self.busy_until = max(self.clock.now, self.busy_until) + cost(plan)
+        done, finish = self.busy_until, step.finish
+
+        def wait() -> StepResult:
+            self.clock.now = max(self.clock.now, done)
+            return finish()
+
+        step.finish = wait  # type: ignore[method-assign]
+        return step
+
+
+def test_what_a_step_ahead_waits_for_the_one_before_it_is_none_of_its_own_time() -> None:
+    runner = SlowDevice(num_pages=512, page_size=4)
+    engine = make_engine(runner, clock=runner.clock, max_step_seconds=0.25, max_batch_tokens=256)
+    engine.submit(call("stream", range(9), 300))
+    heard = longest = 0.0
+    for step in range(150):
+        if step % 4 == 0:
+            engine.submit(call(f"prompt {step}", range(step, step + 60), 1))
+        for event in engine.step():
+            if isinstance(event, Delta) and event.id == "stream":
+                longest = max(longest, runner.clock.now - heard) if step > 20 else 0.0
+                heard = runner.clock.now
+    engine.check()
+    engine.close()
+    assert longest < 0.26, "the first steps apart, before any was measured"
 
 
 def test_prompts_go_on_however_slow_they_are() -> None:

@@ -111,6 +111,21 @@ def test_the_youngest_of_the_lowest_priority_is_preempted_and_finds_its_kv_again
     assert low.status is Status.RUNNING and low.recomputed < 12
 
 
+def test_a_chunk_has_pages_though_a_preempted_sequence_leaves_more_of_the_budget() -> None:
+    for pages in range(24, 40):
+        scheduler = make_scheduler(pages=pages, page_size=1, budget=4)
+        for arrival in (0, 1):
+            scheduler.add(make(arrival, unlike(arrival, 4), priority=-1))
+        for _ in range(2):
+            commit(scheduler, scheduler.plan())
+        scheduler.add(make(2, unlike(2, 20)))
+        for _ in range(16):
+            plan = scheduler.plan()
+            assert plan is not None
+            assert all(len(slot.sequence.pages) >= slot.start + slot.count for slot in plan.slots)
+            commit(scheduler, plan)
+
+
 def test_whatever_fits_alone_ends() -> None:
     scheduler = make_scheduler(pages=8, budget=16)
     sequences = [make(arrival, unlike(arrival, 3 + 4 * arrival), max_output=9) for arrival in range(6)]
