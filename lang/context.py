@@ -174,7 +174,8 @@ class RunContext:
         self.executor.stop(entries)
 
     def abort(self, entry: Pending) -> None:
-        """Abort one call; its state fails."""
+        """Abort one call, which may not have begun yet; its state fails."""
+        entry.unwanted = True
         self.executor.stop([entry])
 
     def close(self, error: BaseException | None) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Executor", "RoleTexts"]
 
+_UNREAD = "nobody reads it, or the backend was closed"
+
 
 class RoleTexts(Protocol):
     """Finds the text around roles. A backend that knows it without a template is one itself, for others there is `ChatText`."""
@@ -105,8 +107,8 @@ class Executor:
         context = entry.place.context
         if entry.gate is not None and entry.gate.failure is not None:
             context.settle(entry, entry.gate.failure)
-        elif context.cancelled or entry.dropped:
-            self._abort(entry, _end_of(context))
+        elif context.cancelled or entry.dropped or entry.unwanted:
+            self._abort(entry, _end_of(context) if context.cancelled else _UNREAD)
         else:
             entry.task = asyncio.get_running_loop().create_task(self._perform(entry))
 
@@ -130,7 +132,7 @@ class Executor:
             if why is not None and not (context.cancelled or entry.dropped):
                 context.settle(entry, Failure(entry, OutOfBudget(why, partial="".join(entry.pieces.so_far()))))
             else:
-                why = _end_of(context) if context.cancelled else "nobody reads it, or the backend was closed"
+                why = _end_of(context) if context.cancelled else _UNREAD
                 self._abort(entry, why)
         except BaseException as error:  # noqa: BLE001  # the boundary to backends: what they raise fails this call, and ends no loop
             _lose(entry, begin, error)
@@ -192,9 +194,10 @@ async def _insert(entry: Insert) -> None:
 
 
 def _stop(entries: Iterable[Pending]) -> None:
+    loop = asyncio.get_running_loop()
     for entry in entries:
         if entry.task is not None:
-            entry.task.cancel()
+            loop.call_soon(entry.task.cancel)  # behind its first step: a task that never began would never settle its entry
 
 
 def _lose(entry: Pending, begin: float, error: BaseException) -> None:

@@ -147,7 +147,7 @@ class TextEntry(Entry):
 class Pending(Entry):
     """An entry that the executor settles, after `gate`, the nearest pending entry before it. `pieces` is its text as it comes.
 
-    `dropped` says why the program took it back, None where it didn't.
+    `dropped` says why the program took it back, None where it didn't; `unwanted`: the only reader of the call has gone.
     """
 
     __slots__ = (
@@ -162,6 +162,7 @@ class Pending(Entry):
         "rebase",
         "result",
         "task",
+        "unwanted",
     )
 
     def __init__(self, previous: Entry | None, origin: Origin, place: Place, gate: "Pending | None") -> None:
@@ -177,6 +178,7 @@ class Pending(Entry):
         self.prompt: tuple[Segment, ...] | None = None
         self.result: tuple[Segment, ...] = ()
         self.task: asyncio.Task[None] | None = None
+        self.unwanted = False
         self._settled = False
 
     @property

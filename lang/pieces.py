@@ -34,7 +34,7 @@ def _seen(entries: Iterable[Entry], stream: Replay[str] | None = None) -> Iterat
     """As `pieces`, for a program that reads its own state: what fails has been seen by it."""
     for entry in entries:
         try:
-            yield from stream or _of(entry)
+            yield from _of(entry) if stream is None else stream
         except ProgramError:
             if isinstance(entry, Pending):
                 entry.check()

@@ -37,6 +37,15 @@ def test_r3_thinking_and_answer_are_two_streams(piece: int) -> None:
     assert "".join(run.state.text_iter("x_reasoning_content")) == "Two and two."
 
 
+def test_r3_a_program_reads_both_streams_of_its_own_state_as_they_come() -> None:
+    def body(s: bp.State) -> list[str]:
+        one(s)
+        return ["".join(s.text_iter("x_reasoning_content")), "".join(s.text_iter("x"))]
+
+    run = bp.function(body).run(backend=bp.Fake(Reply(THOUGHT, delay=0.01)))
+    assert run.value == ["Two and two.", "It is four."]
+
+
 async def test_r3_the_streams_can_be_read_in_a_loop() -> None:
     run = bp.function(one).stream(backend=bp.Fake(THOUGHT))
     assert "".join([piece async for piece in run.text_iter("x_reasoning_content")]) == "Two and two."

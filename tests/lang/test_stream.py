@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -163,6 +163,35 @@ def test_t1_closing_the_only_reader_aborts_when_asked() -> None:
     with pytest.raises(bp.ProgramError, match="nobody reads it"):
         run.wait()
     assert fake.aborted
+
+
+def test_t1_a_call_whose_only_reader_goes_before_it_begins_is_never_made() -> None:
+    fake = bp.Fake(Reply("abcdef", delay=0.02))
+
+    def body(s: bp.State) -> object:
+        s += bp.gen("x") + bp.gen("y")
+        s.text_iter("y", cancel=True).close()
+        with pytest.raises(bp.ProgramError, match="nobody reads it"):
+            return s["y"]
+        return s["x"]
+
+    assert bp.function(body).run(backend=fake).value == "abcdef"
+    assert len(fake.requests) == 1
+
+
+def test_t1_a_call_that_is_given_up_just_as_it_begins_ends() -> None:
+    def body(s: bp.State, stop: Callable[[bp.State], object]) -> None:
+        s += bp.gen("x")
+        stop(s)
+        with pytest.raises(bp.ProgramError, match="aborted"):
+            s["x"]
+
+    def cancel_behind(s: bp.State) -> None:
+        context = s.place.context
+        context.executor.dispatcher.post(context.cancel)  # in the same turn of the loop as the call's own beginning
+
+    for stop in (cancel_behind, lambda s: s.text_iter("x", cancel=True).close()):
+        bp.function(body).run(stop, backend=bp.Fake("abcdef"))
 
 
 def test_t1_closing_a_reader_of_the_whole_text_aborts_the_run_when_asked() -> None:
