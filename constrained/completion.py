@@ -28,6 +28,7 @@ _FEW = 32  # tokens of a row up to which each is looked at, not one for each fir
 _MOST_TOKENS = 16
 _MOST_GUESSES = 3
 _PATIENCE = 32  # places with the same row after which others come first
+_REPEATING = 4  # what a place costs that looks like one that was seen, where ways are looked at by their lengths
 _MOST_SECONDS = 0.4  # of CPU
 _MOST_TRIED = 400
 _STAYING = 3  # what it costs to go on with a string or number that could be closed
@@ -78,6 +79,12 @@ class Completer:
 
         The cursor ends where it was. Raises MatcherError where it breaks.
         """
+        if (
+            standing.place is None and not standing.is_json
+        ):  # nothing tells where the end lies: all short ways are looked at first
+            way = _Search(self, matcher, by_length=True).run(standing, most, effort)
+            if way is not None:
+                return way
         return _Search(self, matcher).run(standing, most, effort)
 
 
@@ -130,15 +137,16 @@ class _Effects:
 
 
 class _Search:
-    """One search, best first: what a path costs is how often it didn't take what seemed best."""
+    """One search, best first: what a path costs is how often it didn't take what seemed best; `by_length`, its tokens too."""
 
-    def __init__(self, completer: Completer, matcher: Matcher) -> None:
+    def __init__(self, completer: Completer, matcher: Matcher, *, by_length: bool = False) -> None:
         self._completer = completer
         self._matcher = matcher
+        self._by_length = by_length
         self._at: Way = ()
         self._row = allocate(1, completer.vocabulary.size)[0]
         self._seen: dict[tuple[bytes, int], int] = {}
-        self._waiting: list[tuple[int, int, int, Way, Standing, bool]] = []
+        self._waiting: list[tuple[int, int, int, int, Way, Standing, bool]] = []
         self._pushed = 0
 
     def run(self, standing: Standing, most: int, effort: int) -> Way | None:
@@ -149,7 +157,7 @@ class _Search:
             for _ in range(effort):
                 if not self._waiting or time.thread_time() > until:
                     break
-                cost, _, _, path, standing, guessed = heapq.heappop(self._waiting)
+                *_, cost, path, standing, guessed = heapq.heappop(self._waiting)
                 if len(path) > most or not self._move(path):
                     continue
                 if self._matcher.can_end:
@@ -164,7 +172,8 @@ class _Search:
 
     def _push(self, cost: int, path: Way, standing: Standing, *, guessed: bool = False) -> None:
         self._pushed += 1
-        heapq.heappush(self._waiting, (cost, -len(path), self._pushed, path, standing, guessed))
+        rank = cost + len(path) if self._by_length else cost
+        heapq.heappush(self._waiting, (rank, -len(path), self._pushed, cost, path, standing, guessed))
 
     def _step(self, cost: int, path: Way, tokens: Sequence[int], standing: Standing) -> None:
         for token in tokens:
@@ -194,7 +203,7 @@ class _Search:
             return  # a dead end that the grammar didn't see
         seen = self._row.tobytes(), standing.nesting.open
         self._seen[seen] = self._seen.get(seen, 0) + 1
-        cost += self._seen[seen] // _PATIENCE
+        cost += _REPEATING * (self._seen[seen] - 1) if self._by_length else self._seen[seen] // _PATIENCE
         for extra, token in enumerate(self._completer.tokens(standing, self._row)):
             self._step(cost + extra, path, (token,), standing)
 

@@ -93,6 +93,23 @@ def test_a_limit_below_every_known_output_is_refused_before_any_token(compiler: 
         grammar.within(Limit(100, len(grammar.way) - 1))
 
 
+@pytest.mark.parametrize(
+    ("constraint", "most"),
+    [
+        (Ebnf('root ::= "a" ("b" | "c")+ "d"'), 3),
+        (Ebnf('root ::= item (", " item)* "."\nitem ::= [a-z]+'), 2),
+        (Ebnf('root ::= "(" root ")" | "x" "x"* "y"'), 2),
+        (Ebnf('root ::= ("ab" | "cd"){3} [0-9]+ ";"'), 8),
+        (Choice(("no, thank you very much", "yes", "never")), 1),
+        (Ebnf('root ::= "<" [a-z]{12} ">" [a-z]+ "!"'), 30),
+        (Choice(("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "ab")), 1),
+    ],
+)
+def test_the_way_that_is_known_at_the_start_is_a_short_one(compiler: GrammarCompiler, constraint: Constraint, most: int) -> None:
+    way = steerable(compiler, constraint).way
+    assert way is not None and len(way) <= most
+
+
 def test_far_from_the_limit_the_mask_is_the_grammars_own(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
     for name in ("person", "array", "choice", "gbnf"):
         plain = compiled(compiler, CONSTRAINTS[name]).matcher()
