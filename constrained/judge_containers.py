@@ -149,12 +149,16 @@ def _items(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None,
     return None
 
 
-def _contains(judge: Verdicts, schema: SchemaMap, frame: Frame, _: Open | None, __: int) -> Verdict:
-    found = sum(judge.is_valid(schema["contains"], cell.node) for cell in (frame.cell.chain() if frame.cell else ()))
-    most = schema.get("maxContains")
-    if most is not None:
-        return False if found > most else None
-    return True if found >= schema.get("minContains", 1) else None
+def _contains(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None, depth: int) -> Verdict:
+    wanted, least, most = schema["contains"], schema.get("minContains", 1), schema.get("maxContains")
+    found = sum(judge.is_valid(wanted, cell.node) for cell in (frame.cell.chain() if frame.cell else ()))
+    if most is not None and found > most:
+        return False
+    if found < least and "maxItems" in schema:
+        wasted = child is not None and judge.verdict(wanted, child, depth) is False
+        if found + schema["maxItems"] - frame.count - wasted < least:
+            return False
+    return True if found >= least and most is None else None
 
 
 def _unique(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None, _: int) -> Verdict:

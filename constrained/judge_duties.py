@@ -16,7 +16,7 @@ _IN_PLACE = "properties patternProperties additionalProperties $ref allOf anyOf 
 _EVALUATING = frozenset(_IN_PLACE.split())
 _BESIDE: dict[str, frozenset[str]] = {
     "if": frozenset({"then", "else"}),
-    "contains": frozenset({"minContains", "maxContains"}),
+    "contains": frozenset({"minContains", "maxContains", "maxItems"}),
     "uniqueItems": frozenset({"prefixItems", "items"}),
     "patternProperties": frozenset({"properties", "additionalProperties"}),
     "unevaluatedProperties": _EVALUATING,

@@ -52,6 +52,11 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ["[1,5]", "[6,7]"],
         ["[]", "[1,2]", "[5,6,7]"],
     ),
+    "contains, in few items": (
+        {"type": "array", "items": {"type": ["integer", "string"]}, "contains": INTEGER, "minContains": 2, "maxItems": 3},
+        ['[1,"a",2]', "[1,2]", '["a",1,2]', "[1,2,3]"],
+        ["[1]", '["a",1]', '["a","b",1]', "[1,2,3,4]"],
+    ),
     "a condition": (
         {
             "type": "object",
@@ -183,6 +188,16 @@ def test_what_can_not_be_finished_is_refused_before(compiler: GrammarCompiler, v
     texts = {vocabulary.tokens[token] for token in allowed(matcher, vocabulary)}
     assert b"2" in texts
     assert b"1" not in texts
+
+
+@pytest.mark.parametrize("text", [b'["a",', b'["a",1,', b'[1,"a",'])
+def test_items_that_an_array_must_contain_keep_their_places(
+    compiler: GrammarCompiler, vocabulary: Vocabulary, text: bytes
+) -> None:
+    matcher = compiled(compiler, JsonSchema(json.dumps(CASES["contains, in few items"][0]))).matcher()
+    tokens = vocabulary.encode(text)
+    assert matcher.advance(tokens) == len(tokens)
+    assert not any(vocabulary.tokens[token].startswith(b'"') for token in allowed(matcher, vocabulary))
 
 
 def test_after_a_prefix_the_value_is_judged(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
