@@ -73,7 +73,7 @@ class SteerableGrammar:
 
 
 class SteeredGrammar:
-    """A steerable grammar within a limit."""
+    """A steerable grammar within a limit: equal to the same within another, so that what is remembered of one serves all."""
 
     def __init__(self, grammar: SteerableGrammar, limit: Limit) -> None:
         self.grammar = grammar
@@ -87,6 +87,12 @@ class SteeredGrammar:
     def matcher(self) -> "SteeredMatcher":
         """A new cursor at the start."""
         return SteeredMatcher(self.grammar, self.limit)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SteeredGrammar) and self.grammar is other.grammar
+
+    def __hash__(self) -> int:
+        return hash(self.grammar)
 
 
 @dataclass(frozen=True, slots=True)

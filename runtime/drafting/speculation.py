@@ -117,8 +117,8 @@ class Speculation:
         return draft.drafter
 
     def settle(self) -> None:
-        """The step is over, and all its drafts are learned of: count what it won."""
-        step, won = self._open, 0.0
+        """The step is over, and all its drafts are learned of: count what it won. The next may be one that nobody drew in."""
+        step, won, self._open = self._open, 0.0, _Open()
         if step.verified or step.spent:
             alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
             taken = self._cost.estimate(step.tokens + step.verified) - usual + step.spent

@@ -110,6 +110,12 @@ def test_the_way_that_is_known_at_the_start_is_a_short_one(compiler: GrammarComp
     assert way is not None and len(way) <= most
 
 
+def test_what_is_remembered_of_a_grammar_within_one_limit_serves_it_within_others(compiler: GrammarCompiler) -> None:
+    one, other = (steerable(compiler, CONSTRAINTS[name]) for name in ("person", "optional"))
+    known = {one.within(Limit(400, 500)): "known"}
+    assert known.get(one.within(Limit(300, 900, 1))) == "known" and known.get(other.within(Limit(400, 500))) is None
+
+
 def test_far_from_the_limit_the_mask_is_the_grammars_own(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
     for name in ("person", "array", "choice", "gbnf"):
         plain = compiled(compiler, CONSTRAINTS[name]).matcher()

@@ -79,6 +79,14 @@ def test_what_is_lost_on_guesses_is_bounded_whatever_they_look_like() -> None:
     assert sum(counts) > 0
 
 
+def test_a_step_that_only_computes_prompts_counts_no_draft_of_the_step_before() -> None:
+    made, one = speculation(slope=0.3), sequence()
+    assert step(made, one) > 0
+    for _ in range(100):
+        made.settle()
+    assert step(made, sequence(1)) > 0
+
+
 def test_a_full_batch_whose_guesses_hold_is_found_out_by_trying_them_all_at_once() -> None:
     sequences = [sequence(number) for number in range(16)]
     made = Speculation(  # a tile more for any guess, and a prior that doesn't pay for it
