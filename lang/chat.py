@@ -1,23 +1,25 @@
 """The text around roles, found by rendering growing conversations with the model's own chat template (LANGUAGE R1).
 
 The executor asks for what opens or closes a role; `chat_layout.py` tells the template's own text, in which special tokens are
-special, from what is said in messages, in which nothing is.
+special, from what is said in messages, in which nothing is. A rendering with marks for contents serves all programs of a shape.
 """
 
 import asyncio
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from branchpoint.lang.backends.base import Backend
+from branchpoint.lang.backends.base import Backend, is_writing
 from branchpoint.lang.chat_layout import Marked, Piece, Said, lay_out, mark_contents
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.runtime.messages import Ids, Segment, Text
 
 __all__ = ["ChatText", "ChatWarning", "RoleText", "Turn"]
 
-_KEPT = 128  # renderings that are remembered: each is asked for again one edge of a role later
+_KEPT = 256  # renderings that are remembered: each is asked for again one edge of a role later, or by the next program
+_FRESH = 60.0  # seconds for which they are: a template may tell the date
 _OPEN = "open"
 
 
@@ -42,11 +44,11 @@ class RoleText:
 
 
 class ChatText:
-    """Finds the template's text for one backend. Belongs to one event loop."""
+    """Finds the template's text for one backend. Not thread-safe; a backend may keep one for all its programs."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._rendered: OrderedDict[tuple[bool, tuple[tuple[str, str], ...]], str] = OrderedDict()
+        self._rendered: OrderedDict[_Asked, tuple[float, str]] = OrderedDict()  # when, and what
 
     async def begin(self, turns: Sequence[Turn], role: str, prompt: Sequence[Segment] = ()) -> RoleText:
         """What comes between the last of `turns` (all closed) and the content of a new turn of `role`.
@@ -94,17 +96,13 @@ class ChatText:
         roles = [turn.role or "" for turn in spoken]
         contents = [_text_of(turn.content) for turn in spoken]
         marked = mark_contents(roles, contents)
-        renderings = [
-            asyncio.create_task(self._render(roles, texts, add_generation_prompt)) for texts in (marked.contents, contents)
-        ]
-        try:
-            skeleton, rendered = await asyncio.gather(*renderings)
-        except BaseException:  # whatever it is, it goes on up; the other must not be left running in a loop that ends
-            for rendering in renderings:
-                rendering.cancel()
-            await asyncio.gather(*renderings, return_exceptions=True)
-            raise
+        if is_writing(self._backend) and self._backend.writes_whole(contents):
+            return _as_written(await self._render(roles, marked.contents, add_generation_prompt), contents, marked)
+        skeleton, rendered = await self._both(roles, marked.contents, contents, add_generation_prompt)
         pieces = lay_out(skeleton, rendered, contents, marked.parts)
+        if pieces is None:  # perhaps a template's date has changed between the two
+            skeleton, rendered = await self._both(roles, marked.contents, contents, add_generation_prompt, anew=True)
+            pieces = lay_out(skeleton, rendered, contents, marked.parts)
         if pieces is None:
             message = (
                 "The chat template changes what messages say in a way that can't be followed; they stand as they were written."
@@ -113,14 +111,30 @@ class ChatText:
             pieces = _as_written(skeleton, contents, marked)
         return pieces
 
-    async def _render(self, roles: Sequence[str], contents: Sequence[str], add_generation_prompt: bool) -> str:
+    async def _both(
+        self, roles: Sequence[str], marks: Sequence[str], contents: Sequence[str], more: bool, *, anew: bool = False
+    ) -> tuple[str, str]:
+        renderings = [asyncio.create_task(self._render(roles, texts, more, anew=anew)) for texts in (marks, contents)]
+        try:
+            skeleton, rendered = await asyncio.gather(*renderings)
+        except BaseException:  # whatever it is, it goes on up; the other must not be left running in a loop that ends
+            for rendering in renderings:
+                rendering.cancel()
+            await asyncio.gather(*renderings, return_exceptions=True)
+            raise
+        return skeleton, rendered
+
+    async def _render(
+        self, roles: Sequence[str], contents: Sequence[str], add_generation_prompt: bool, *, anew: bool = False
+    ) -> str:
         said = tuple(zip(roles, contents, strict=True))
         key = (add_generation_prompt, said)
-        text = self._rendered.get(key)
-        if text is None:
+        now = time.monotonic()
+        since, text = self._rendered.get(key, (now - _FRESH, ""))
+        if anew or now - since >= _FRESH:
             messages: list[Mapping[str, object]] = [{"role": role, "content": content} for role, content in said]
-            text = await self._backend.render(messages, add_generation_prompt=add_generation_prompt)
-        self._rendered[key] = text
+            since, text = now, await self._backend.render(messages, add_generation_prompt=add_generation_prompt)
+        self._rendered[key] = since, text
         self._rendered.move_to_end(key)
         if len(self._rendered) > _KEPT:
             self._rendered.popitem(last=False)
@@ -139,6 +153,9 @@ class ChatText:
         asked = _compose(await self._pieces(before, add_generation_prompt=True), before)
         return _after([*asked, *turns[answers[-1]].content], _compose(pieces, turns)) is None
 
+
+_Asked = tuple[bool, tuple[tuple[str, str], ...]]
+"""With the model's turn opened or not; roles and contents."""
 
 _Placed = Piece | Turn
 """The template's own text, something said in a message, or text outside of messages."""
@@ -202,6 +219,9 @@ def _said(said: Said, content: Sequence[Segment]) -> Iterator[Segment]:
     """What is left of a message's content. Ids stay ids where they are whole, and so is what stands right before them."""
     if said.text != _text_of(content)[said.start : said.end]:
         yield Text(said.text)
+        return
+    if said.end - said.start == sum(len(segment.text) for segment in content):
+        yield from content
         return
     at, whole = 0, True
     for segment in content:

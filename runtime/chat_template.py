@@ -3,11 +3,13 @@
 What stands inside messages comes from users: `render_segments` keeps it from ever turning into special tokens.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from jinja2 import TemplateError
 
+from branchpoint.runtime.chat_contents import content_use
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.messages import Text
 
@@ -33,6 +35,14 @@ class ChatTemplate:
         self._texts = sorted({*own, *tags}, key=len, reverse=True)
         self._own = _any_of(own)
         self._any = _any_of(self._texts)
+        self._use = functools.cache(lambda: content_use(source))
+
+    def writes_whole(self, contents: Sequence[str]) -> bool:
+        """Whether these contents stand in the text as they are, and all other text depends at most on which of them are blank.
+
+        False also where that can't be told from the template's source.
+        """
+        return self._use().writes_whole(contents)
 
     def render(
         self,

@@ -221,6 +221,10 @@ class Tokenizer:
             options=template_kwargs,
         )
 
+    def writes_whole(self, contents: Sequence[str]) -> bool:
+        """See `ChatTemplate`. Raises as `render`."""
+        return self._chat().writes_whole(contents)
+
     def render_segments(
         self,
         messages: Sequence[Message],

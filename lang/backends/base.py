@@ -27,8 +27,10 @@ __all__ = [
     "Seeded",
     "Segment",
     "Text",
+    "Writing",
     "is_ending",
     "is_seeded",
+    "is_writing",
 ]
 
 Message = Mapping[str, object]
@@ -132,6 +134,13 @@ class Seeded(Protocol):
         """The seed of the run that is played."""
 
 
+class Writing(Protocol):
+    """A backend that knows what its chat template does with the contents of messages."""
+
+    def writes_whole(self, contents: Sequence[str]) -> bool:
+        """Whether these contents stand in a rendering as they are, and all else in it depends at most on which are blank."""
+
+
 def is_ending(backend: Backend) -> TypeGuard[Ending]:
     """Whether it is an `Ending`. Asked for each run: `isinstance` with a protocol takes a hundred times as long."""
     return hasattr(backend, "end_program")
@@ -140,3 +149,8 @@ def is_ending(backend: Backend) -> TypeGuard[Ending]:
 def is_seeded(backend: Backend) -> TypeGuard[Seeded]:
     """Whether it is a `Seeded`."""
     return hasattr(backend, "seed")
+
+
+def is_writing(backend: Backend) -> TypeGuard[Writing]:
+    """Whether it is a `Writing`."""
+    return hasattr(backend, "writes_whole")

@@ -17,6 +17,7 @@ from branchpoint.lang.backends.base import Capabilities, GenerateRequest, Messag
 from branchpoint.lang.backends.direct import Asked, OnePrompt, OutputOptions, Sampling, ask
 from branchpoint.lang.backends.generation import Generation
 from branchpoint.lang.backends.relay import Relay, waiting
+from branchpoint.lang.chat import ChatText, RoleText, Turn
 from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError
 from branchpoint.runtime.config import EngineConfig
@@ -43,6 +44,7 @@ class EngineBackend(Dispatched):
         self.tokenizer = tokenizer
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="branchpoint-tokenize")
         self._relay: Relay | None = None
+        self._chat = ChatText(self)  # one for all programs
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`."""
@@ -77,6 +79,18 @@ class EngineBackend(Dispatched):
     async def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """See `Backend`. Raises InvalidRequest where the model has no chat template, or it refuses the messages."""
         return self.tokenizer.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def writes_whole(self, contents: Sequence[str]) -> bool:
+        """See `Writing`. Raises as `render`."""
+        return self.tokenizer.writes_whole(contents)
+
+    async def begin(self, turns: Sequence[Turn], role: str, prompt: Sequence[Segment] = ()) -> RoleText:
+        """See `ChatText`."""
+        return await self._chat.begin(turns, role, prompt)
+
+    async def end(self, turns: Sequence[Turn], prompt: Sequence[Segment] = ()) -> RoleText:
+        """See `ChatText`."""
+        return await self._chat.end(turns, prompt)
 
     async def measure(self, segments: Sequence[Segment]) -> tuple[int, int]:
         """See `Measuring`."""

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 import branchpoint as bp
 from branchpoint.lang.chat import ChatText, ChatWarning, Turn
 from branchpoint.lang.chat_layout import Said, lay_out, mark_contents
+from branchpoint.lang.errors import ProgramMistake
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.messages import (
     Call,
     Completed,
@@ -353,6 +355,107 @@ def test_any_messages_under_any_template(data: st.DataObject) -> None:
     prompts, messages = talk(used, [*lines, ("assistant", None)], ["ok"])
     safe = used.render_segments(messages[:-1], add_generation_prompt=True)
     assert prompts[0] == used.encode_segments(safe)
+
+
+@cache
+def any_template() -> st.SearchStrategy[str | None]:
+    templates = [None, CHATML, TRIMS, REASONING, THINKS_FIRST, NO_SYSTEM, SYSTEM_IN_FIRST_USER, SYSTEM_IN_LAST_USER]
+    return st.sampled_from([*templates, QUOTED_TOOLS, NO_TOOLS, SHOUTING])
+
+
+class Rendering(bp.Fake):
+    """A template without an engine, that counts what it renders."""
+
+    def __init__(self, used: Tokenizer) -> None:
+        super().__init__("")
+        self.used, self.rendered = used, 0
+
+    async def render(self, messages: Sequence[Any], *, add_generation_prompt: bool) -> str:
+        self.rendered += 1
+        return self.used.render(messages, add_generation_prompt=add_generation_prompt)
+
+
+class Knowing(Rendering):
+    """The same for a backend that knows what its template does with contents."""
+
+    def writes_whole(self, contents: Sequence[str]) -> bool:
+        return self.used.writes_whole(contents)
+
+
+async def edges(chat: ChatText, turns: Sequence[Turn]) -> list[object]:
+    """What opens and closes each of these turns, or what it fails with."""
+    found: list[object] = []
+    prompt: tuple[Any, ...] = ()
+    for place, turn in enumerate(turns):
+        for opens in (True, False):
+            try:
+                text = await (
+                    chat.begin(turns[:place], turn.role or "", prompt) if opens else chat.end(turns[: place + 1], prompt)
+                )
+            except (InvalidRequest, ProgramMistake) as error:
+                return [*found, str(error)]
+            found.append(text)
+            prompt = (*(text.rebase or (*prompt, Text(text.text, special=True))), *(turn.content if opens else ()))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::branchpoint.lang.chat.ChatWarning")
+@settings(max_examples=50, deadline=None)
+@given(any_template(), st.lists(st.tuples(st.sampled_from(["user", "tool", "system", "assistant"]), contents), max_size=5))
+def test_what_is_known_of_a_template_changes_no_text(template: str | None, lines: list[tuple[str, str]]) -> None:
+    used = tokenizer(template)
+    turns = [Turn(role, (Text(text[:2]), Text(text[2:]))) for role, text in lines]
+    kept = ChatText(Knowing(used))
+    expected = asyncio.run(edges(ChatText(Rendering(used)), turns))
+    assert [asyncio.run(edges(kept, turns)) for _ in range(2)] == [expected, expected]
+
+
+@pytest.mark.parametrize(("template", "most"), [(None, 0), (CHATML, 0), (TRIMS, 0), (THINKS_FIRST, 4)])
+def test_a_turn_of_a_known_shape_is_not_rendered_where_the_template_only_writes_contents(template: str | None, most: int) -> None:
+    backend = Knowing(tokenizer(template))
+    chat = ChatText(backend)
+
+    def conversation(name: str) -> list[Turn]:
+        return [Turn(role, (Text(f"{name} {place}"),)) for place in range(4) for role in ("user", "assistant")]
+
+    asyncio.run(edges(chat, conversation("first")))
+    assert backend.rendered <= 4 * (3 + most)
+    backend.rendered = 0
+    asyncio.run(edges(chat, conversation("second")))
+    assert backend.rendered <= 4 * most
+
+
+def test_programs_of_an_engine_share_renderings(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, rendered = tokenizer(CHATML), []
+
+    def render(*args: Any, **options: Any) -> str:
+        rendered.append(args)
+        return Tokenizer.render(used, *args, **options)
+
+    @bp.function
+    def program(s: bp.State, question: str) -> None:
+        s += bp.user(question) + bp.assistant(bp.gen("x"))
+
+    monkeypatch.setattr(used, "render", render)
+    with bp.Engine.around(Saying(used, ["a", "b"]), used) as engine:
+        program.run("What?", backend=engine)
+        first = len(rendered)
+        program.run("And then?", backend=engine)
+    assert 0 < first <= 3
+    assert len(rendered) == first
+
+
+async def test_a_date_that_changes_between_two_renderings_is_seen() -> None:
+    day = "Monday"
+    chat = ChatText(
+        bp.Fake(template=lambda messages, more: f"{day}: " + tokenizer(CHATML).render(messages, add_generation_prompt=more))
+    )
+    turns = [Turn("user", (Text("Q"),))]
+    before = await chat.end(turns)
+    day = "Tuesday"
+    after = await chat.end([Turn("user", (Text("R"),))])
+    assert before.rebase is not None and before.rebase[0].text.startswith("Monday")
+    assert after.rebase is not None and after.rebase[0].text.startswith("Tuesday")
 
 
 # laying out
