@@ -3,7 +3,7 @@
 Asked by the scheduler once the running streams have their place in a plan; told by it how long each step took.
 """
 
-from branchpoint.runtime.plan import StepPlan
+from branchpoint.runtime.plan import Slot, StepPlan
 
 __all__ = ["Pace"]
 
@@ -31,7 +31,7 @@ class Pace:
 
     def note(self, plan: StepPlan, seconds: float) -> None:
         """`plan` took so long."""
-        tokens = sum(slot.count for slot in plan.slots if slot.start < slot.sequence.num_prompt)
+        tokens = sum(slot.count for slot in plan.slots if slot.start < slot.sequence.num_prompt or _is_stretch(slot))
         if not tokens:
             self._calm += (SHARE if self._calm else 1.0) * (seconds - self._calm)
             return
@@ -39,3 +39,8 @@ class Pace:
         fitting = tokens * (min(FASTER, max(SLOWER, aim / seconds)) if seconds > 0 else FASTER)
         # a small step that was quick, or a large one that was slow, tells nothing against what is known
         self._room = min(self._room, fitting) if seconds > aim else max(self._room, fitting)
+
+
+def _is_stretch(slot: Slot) -> bool:
+    """Whether several tokens were computed that aren't guesses: again after a preemption, or since a grammar forces them."""
+    return slot.first_guess - slot.start > 1

@@ -107,8 +107,8 @@ class Sequence:
 
     @property
     def in_prefill(self) -> bool:
-        """Whether prompt tokens are still without KV."""
-        return self.num_computed < self.num_prompt
+        """Whether prompt tokens are still without KV, or others that had it before a preemption."""
+        return self.num_computed < max(self.num_prompt, self.peak)
 
     @property
     def program(self) -> Hashable:

@@ -4,10 +4,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from branchpoint.radix import PrefixKey
+from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.messages import Call, Delta
 from branchpoint.runtime.pace import FIRST, LEAST, Pace
 from branchpoint.runtime.plan import MaskSource, Slot, StepPlan, StepResult
+from branchpoint.runtime.policy import make_order
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.scheduler import Scheduler
 from tests.runtime.scripted import Scripted, ScriptedRunner, Ticking, make_engine, run
 from tests.runtime.test_scheduler import make, unlike
 
@@ -155,3 +159,24 @@ def test_where_streams_alone_take_longer_prompts_may_take_as_much_again() -> Non
     for _ in range(8):
         pace.note(plan_of(pace.room, 3), 0.6 + 0.002 * pace.room)
     assert pace.room == pytest.approx(300, abs=10)
+
+
+def test_what_is_computed_again_after_a_preemption_comes_at_the_pace_of_prompts() -> None:
+    kv = KVCache(64, 4)
+    scheduler = Scheduler(kv, make_order("fcfs", kv.cached_tokens), max_batch_tokens=200, max_sequences=8, max_step_seconds=1e-6)
+    stream, back = make(0, unlike(0, 3)), make(1, unlike(1, 150))
+    back.num_prompt, back.peak = 4, 149  # all of its output but this much has left the tree
+    kv.tree.insert(PrefixKey("", back.tokens[:8]), pages := kv.pool.allocate(2))
+    kv.pool.release(pages)
+    chunks = []
+    for sequence in (stream, back):
+        scheduler.add(sequence)
+        for _ in range(3):
+            plan = scheduler.plan()
+            assert plan is not None
+            chunks += [slot.count for slot in plan.slots if slot.sequence is back]
+            scheduler.commit(plan, set())
+            scheduler.took(plan, float(plan.num_tokens))
+            stream.tokens.append(7)
+    assert chunks == [LEAST] * 3
+    scheduler.check()
