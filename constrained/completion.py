@@ -234,9 +234,13 @@ def pieces(vocabulary: Vocabulary, text: bytes) -> Way:
 def check_length(matcher: Matcher, tokens: int, size: int) -> None:
     """Raise TooFewTokens where it is certain that no sentence has at most `tokens` tokens, of a vocabulary of `size`.
 
-    Where too many would have to be tried, nothing is certain.
+    Where too many would have to be tried, or the cursor breaks on what is tried, nothing is certain.
     """
-    if _shortfall(matcher, allocate(tokens, size), [_MOST_TRIED]):
+    try:
+        short = _shortfall(matcher, allocate(tokens, size), [_MOST_TRIED])
+    except MatcherError:
+        return
+    if short:
         raise TooFewTokens(f"max_tokens is {tokens}, and no complete output of this constraint has so few tokens. Allow more.")
 
 

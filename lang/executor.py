@@ -7,6 +7,7 @@ state and in the forks that came out of it.
 import asyncio
 import contextlib
 import functools
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -57,6 +58,7 @@ class Executor:
         self.dispatcher = backend.dispatcher if isinstance(backend, Dispatched) else (self._own or Dispatcher())
         self._chat: RoleTexts = backend if _knows_roles(backend) else ChatText(backend)
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._lock = threading.Lock()  # runs begin in threads of their own while others are cancelled
         self._contexts: weakref.WeakSet[RunContext] = weakref.WeakSet()
         self._cancelled = False
         self._pumps: dict[RunContext, list[asyncio.Task[None]]] = {}
@@ -72,14 +74,18 @@ class Executor:
 
     def join(self, context: RunContext) -> None:
         """Take a run in."""
-        self._contexts.add(context)
-        if self._cancelled:
+        with self._lock:
+            self._contexts.add(context)
+            cancelled = self._cancelled
+        if cancelled:
             context.cancel()
 
     def cancel(self) -> None:
         """Abort the calls of all runs, those that begin later too."""
-        self._cancelled = True
-        for context in tuple(self._contexts):
+        with self._lock:
+            self._cancelled = True
+            contexts = tuple(self._contexts)
+        for context in contexts:
             context.cancel()
 
     def schedule(self, entry: Pending) -> None:

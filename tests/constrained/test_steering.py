@@ -25,6 +25,12 @@ JUDGED = {
         "required": ["y"],
     },
 }
+STUCK = {
+    "type": "array",
+    "items": {"oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 5}]},
+    "maxItems": 2,
+    "minItems": 1,
+}
 ALL: dict[str, Constraint] = {**CONSTRAINTS, **{name: JsonSchema(json.dumps(schema)) for name, schema in JUDGED.items()}}
 
 
@@ -179,6 +185,7 @@ def test_tags_close_within_the_limit(compiler: GrammarCompiler, vocabulary: Voca
         (JsonSchema('{"type":"integer"}'), 1, False),
         (Regex("(?s:.){3,6}"), 1, False),  # too many to try
         (Choice(("", "yes")), 1, False),
+        (JsonSchema(json.dumps(STUCK)), 3, False),  # a cursor breaks on what is tried
         (CONSTRAINTS["person"], 5, False),  # not looked at
         (CONSTRAINTS["person"], 0, False),  # asks for nothing
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import linecache
+import sys
 import threading
 import time
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import branchpoint as bp
 from branchpoint.lang.backends.base import GenerateRequest
 from branchpoint.lang.backends.fake import Reply, prompt_text
+from branchpoint.lang.context import RunContext
+from branchpoint.lang.executor import Executor
 
 
 @bp.function
@@ -156,6 +159,27 @@ def test_p2_a_batch_raises_after_all_are_done() -> None:
         ask.run_batch([{"question": str(number)} for number in range(5)], backend=fake, num_threads=1)
     assert len(fake.requests) == 5
     assert any("1 of 5" in note for note in caught.value.__notes__)
+
+
+def test_p3_runs_may_begin_while_the_others_are_cancelled() -> None:
+    executor, over, interval = Executor(bp.Fake(), max_concurrency=1), threading.Event(), sys.getswitchinterval()
+    contexts: list[RunContext] = []
+
+    def begin() -> None:
+        while not over.is_set():
+            contexts.append(RunContext(executor, "p", seed=0, options={}, config=bp.RunConfig(), streams=False))
+
+    thread = threading.Thread(target=begin)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(500):
+            executor.cancel()
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+    assert all(context.cancelled for context in contexts)
 
 
 def test_p3_each_program_runs_exactly_once_and_nothing_is_mutated() -> None:
