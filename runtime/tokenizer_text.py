@@ -83,9 +83,8 @@ def _plain_backend(text: str) -> Backend:
     backend.encode_special_tokens = True  # a special token's text is text
     cutter = backend.pre_tokenizer
     if isinstance(backend.model, BPE) and (cutter is None or len(cutter.pre_tokenize_str("a b")) == 1):
-        backend.model._resize_cache(
-            0
-        )  # it keeps 10,000 words, and a whole text is one here: tens of megabytes that nobody asks for
+        # it keeps 10,000 words, and a whole text is one here: tens of megabytes that nobody asks for
+        backend.model._resize_cache(0)
     return backend
 
 
