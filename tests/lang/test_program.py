@@ -5,6 +5,7 @@ import linecache
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import pytest
@@ -162,22 +163,21 @@ def test_p2_a_batch_raises_after_all_are_done() -> None:
 
 
 def test_p3_runs_may_begin_while_the_others_are_cancelled() -> None:
-    executor, over, interval = Executor(bp.Fake(), max_concurrency=1), threading.Event(), sys.getswitchinterval()
-    contexts: list[RunContext] = []
+    executor, interval = Executor(bp.Fake(), max_concurrency=1), sys.getswitchinterval()
+    contexts: deque[RunContext] = deque(maxlen=100)  # the others are forgotten
 
     def begin() -> None:
-        while not over.is_set():
+        for _ in range(8000):
             contexts.append(RunContext(executor, "p", seed=0, options={}, config=bp.RunConfig(), streams=False))
 
     thread = threading.Thread(target=begin)
     sys.setswitchinterval(1e-6)
     try:
         thread.start()
-        for _ in range(500):
+        while thread.is_alive():
             executor.cancel()
     finally:
         sys.setswitchinterval(interval)
-        over.set()
         thread.join()
     assert all(context.cancelled for context in contexts)
 
