@@ -48,7 +48,7 @@ class Caller:
         """Whether what is cached in `namespace` may be shown to this caller: its own, whatever the salt."""
         if self.oversees:
             return True
-        return namespace.startswith(f"{self.namespace}\x1f") if self.namespace else "\x1f" not in namespace
+        return namespace.startswith(self.namespace + OWNER_END) if self.namespace else OWNER_END not in namespace
 
     def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
         """`call` in this caller's namespace, which the names of programs lie in too: no one ends another's program."""
@@ -143,6 +143,8 @@ def _check(entry: KeyEntry, path: Path) -> None:
     where = f"The key {clip(entry.name, 40)!r} in {path}"
     if not (entry.name.isprintable() and 0 < len(entry.name) <= 128):
         raise InvalidRequest(f"{where} needs a name of 1 to 128 printable characters.", param="api_key_file")
+    if entry.cache is not None and not entry.cache.isprintable():  # what ends an owner's name could lead into another's
+        raise InvalidRequest(f"{where} needs a cache of printable characters.", param="api_key_file")
     if (entry.key is None) == (entry.sha256 is None):
         raise InvalidRequest(f"{where} needs exactly one of key and sha256.", param="api_key_file")
     if entry.key is not None and not entry.key.strip():

@@ -187,6 +187,7 @@ def test_where_no_key_is_an_admin_all_are_and_a_single_key_shares_with_nobody() 
         ("[[key]]\nname = 'a'\nkey = ' '\n", "is empty"),
         ("[[key]]\nname = 'a'\nsha256 = 'xy'\n", "hex digits"),
         ("[[key]]\nname = ''\nkey = 'x'\n", "name of 1"),
+        ('[[key]]\nname = "a"\nkey = "x"\ncache = "b\\u001fc"\n', "cache of printable"),
         ("[[key]]\nname = 'a'\nkey = 'x'\nconcurrency = 0\n", "at least 1"),
         ("[[key]]\nname = 'a'\nkey = 'x'\nlimit = 3\n", "limit"),
         ("[[key]]\nname = 'a'\nkey = 'x'\n[[key]]\nname = 'a'\nkey = 'y'\n", "twice"),
