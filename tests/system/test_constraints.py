@@ -292,7 +292,7 @@ async def test_stop_strings_cut_constrained_text_where_they_begin(dummy: bp.Engi
     assert hits > 20
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 5])
+@pytest.mark.parametrize("most", [0, 5, 9])
 async def test_max_tokens_is_a_hard_cap_under_grammars(dummy: bp.Engine, most: int) -> None:
     whole = texts(await ask(dummy, 38, max_tokens=120))
     for (text,), (_, generation) in zip(whole, await ask(dummy, 38, max_tokens=most), strict=True):
