@@ -191,7 +191,7 @@ def test_t1_a_call_that_is_given_up_just_as_it_begins_ends() -> None:
         context.executor.dispatcher.post(context.cancel)  # in the same turn of the loop as the call's own beginning
 
     for stop in (cancel_behind, lambda s: s.text_iter("x", cancel=True).close()):
-        bp.function(body).run(stop, backend=bp.Fake("abcdef"))
+        bp.function(body).run(stop, backend=bp.Fake(Reply("abcdef", delay=60)))
 
 
 def test_t1_closing_a_reader_of_the_whole_text_aborts_the_run_when_asked() -> None:
