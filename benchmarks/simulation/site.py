@@ -48,6 +48,7 @@ class _NoGrammars:
         steerable: bool = False,
         most: int | None = None,
     ) -> "Future[CompiledGrammar]":
+        # not a stub: the shapes that are simulated have no constraints, and one that had would be told so
         raise NotImplementedError(f"Simulated programs are free text; got {constraint} behind {prefix!r}.")
 
 

@@ -89,6 +89,7 @@ class SteeredGrammar:
         return SteeredMatcher(self.grammar, self.limit)
 
     def __eq__(self, other: object) -> bool:
+        """Whatever the limits: what is remembered of one grammar's outputs serves the other's."""
         return isinstance(other, SteeredGrammar) and self.grammar is other.grammar
 
     def __hash__(self) -> int:
