@@ -39,18 +39,20 @@ class Adapter:
     def __init__(self, context: Context) -> None:
         self.vocabulary = _vocabulary(context)
         self._declared = os.environ.get("BRANCHPOINT_MASK_ORDER") == "declared"  # the harness passes no options on
-        self._whole = os.environ.get("BRANCHPOINT_MASK_FILL") == "whole"
+        self.whole = os.environ.get("BRANCHPOINT_MASK_FILL") == "whole"
         self.compiler = GrammarCompiler(self.vocabulary, workers=1, documents=context.remotes)
         self.compiler.warm().result()  # as servers do at their start
 
+    def constraint(self, grammar: object, kind: str = "json_schema") -> Constraint:
+        """What the harness's grammar is to us."""
+        if kind == "json_schema":
+            return JsonSchema(json.dumps(grammar), whitespace="flexible", order="declared" if self._declared else "any")
+        return Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
+
     def compile(self, grammar: object, kind: str = "json_schema") -> "AdapterMatcher":
         """A cursor at the start; raises the GrammarError of what is refused."""
-        constraint: Constraint
-        if kind == "json_schema":
-            constraint = JsonSchema(json.dumps(grammar), whitespace="flexible", order="declared" if self._declared else "any")
-        else:
-            constraint = Regex(str(grammar)) if kind == "regex" else Ebnf(str(grammar))
-        return AdapterMatcher(self.vocabulary, self.compiler.compile(constraint).result(), whole=self._whole)
+        compiled = self.compiler.compile(self.constraint(grammar, kind)).result()
+        return AdapterMatcher(self.vocabulary, compiled, whole=self.whole)
 
     def close(self) -> None:
         """End the compiler's threads and its process; the harness never calls it, its worker just ends."""
@@ -72,15 +74,15 @@ class AdapterMatcher:
     """A cursor with one mask row of its own. `whole`: whether rows are filled exactly, as for samplers that truncate."""
 
     def __init__(self, vocabulary: Vocabulary, grammar: CompiledGrammar, *, whole: bool) -> None:
+        self.grammar = grammar
         self._vocabulary = vocabulary
-        self._grammar = grammar
         self._whole = whole
         self._matcher = grammar.matcher()
         self._row: MaskRow = allocate(1, vocabulary.size)[0]
 
     def fresh(self) -> "AdapterMatcher":
         """Another cursor at the start."""
-        return AdapterMatcher(self._vocabulary, self._grammar, whole=self._whole)
+        return AdapterMatcher(self._vocabulary, self.grammar, whole=self._whole)
 
     def mask(self) -> MaskRow | LooseRow:
         """The packed row of tokens that may come next."""

@@ -1,7 +1,8 @@
-"""What masks add to a step whose forward pass runs elsewhere: rows of a batch, over a dozen schemas. Used by `benchmarks.masks`.
+"""The work of masks in a step whose pass runs elsewhere: rows of a batch, over a dozen schemas. Used by `benchmarks.masks`.
 
 Each row walks a valid instance of one of the first schemas of the split that the engine takes. Rows are filled on threads,
 as the engine has them filled, while the thread of the steps waits for the pass; then each row's token is asked about and taken.
+What of it a step of our engine waits for, `mask_engine.py` measures on the same texts.
 """
 
 import gzip
@@ -10,14 +11,15 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.mask_adapter import LooseRow
+from benchmarks.mask_adapter import Adapter, AdapterMatcher, LooseRow, make
+from benchmarks.mask_engine import Text, measure_engine
 
 __all__ = ["load_harness", "measure_steps"]
 
@@ -62,16 +64,18 @@ class Row:
 
 
 def measure_steps(harness: Path, engine: str | None) -> dict[str, tuple[str, float, bool]]:
-    """Milliseconds by which a step takes longer than its forward pass, by batch size, median and 99th percentile."""
+    """Milliseconds by which a step takes longer than its forward pass, by batch size, median and 99th percentile.
+
+    For our own (no name) the engine's steps follow.
+    """
     module = load_harness(harness / "harness.py", "mask_harness")
     context = module.Ctx()
-    adapter = None if engine else str(Path(__file__).with_name("mask_adapter.py"))
-    made = module.make_engine(engine or "branchpoint", adapter, context)
+    made = module.make_engine(engine, None, context) if engine else make(context)
     work = list(itertools.islice(_work(harness, module, context, made), SCHEMAS))
     figures: dict[str, tuple[str, float, bool]] = {}
     with ThreadPoolExecutor(WORKERS) as pool:
         for batch in BATCHES:
-            rows = [Row(*work[number % len(work)]) for number in range(batch)]
+            rows = [Row(*work[number % len(work)][1:]) for number in range(batch)]
             for number, row in enumerate(rows):  # spread over their texts, as sequences of a batch are
                 for _ in range(7 * number % len(row.tokens)):
                     row.step()
@@ -84,7 +88,16 @@ def measure_steps(harness: Path, engine: str | None) -> dict[str, tuple[str, flo
                 for percent in (50, 99):
                     value = max(0.0, float(np.percentile(taken, percent)) * 1e3)
                     figures[f"step of {FORWARD * 1e3:.0f} ms at batch {batch} {case}, p{percent}"] = ("ms", value, True)
+    if isinstance(made, Adapter):
+        texts = list(_texts(made, work))
+        figures |= measure_engine(made.vocabulary, texts, BATCHES, FORWARD, truncates=made.whole)
     return figures
+
+
+def _texts(adapter: Adapter, work: Sequence[tuple[object, Cursor, Sequence[int]]]) -> Iterator[Text]:
+    for schema, start, tokens in work:
+        assert isinstance(start, AdapterMatcher), "the adapter gives its own cursors"
+        yield Text(adapter.constraint(schema), start.grammar, tuple(tokens))
 
 
 def _step(pool: ThreadPoolExecutor, rows: Sequence[Row]) -> tuple[float, float]:
@@ -105,8 +118,8 @@ def _fill(rows: Sequence[Row]) -> None:
         row.fill()
 
 
-def _work(harness: Path, module: Any, context: Any, engine: Any) -> Any:
-    """Schemas with a valid instance that the engine takes: the start cursor and the instance's tokens."""
+def _work(harness: Path, module: Any, context: Any, engine: Any) -> Iterator[tuple[object, Cursor, Sequence[int]]]:
+    """Schemas with a valid instance that the engine takes: the schema, the start cursor and the instance's tokens."""
     for line in gzip.decompress((harness / "dev.jsonl.gz").read_bytes()).splitlines():
         case = json.loads(line)
         tokens = [context.encode(module.text_of(test, "default")) for test in case["tests"] if test["valid"]]
@@ -118,7 +131,7 @@ def _work(harness: Path, module: Any, context: Any, engine: Any) -> Any:
             continue  # refused: the next one is taken instead
         cursor = start.fresh()
         if all(module.allowed(cursor.mask(), token) and cursor.advance(token) is not False for token in tokens[0]):
-            yield start, tokens[0]
+            yield case["schema"], start, tokens[0]
 
 
 def load_harness(path: Path, name: str) -> Any:

@@ -4,47 +4,86 @@ Called by matchers when the grammar leaves no choice. Where it is unsure it forc
 under the mask, which is always right.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from branchpoint.constrained.vocabulary import Vocabulary
 
-__all__ = ["canonical_tokens"]
+__all__ = ["ForcedCut", "canonical_tokens", "cut_forced"]
 
 _WHOLE = 256  # bytes of output that are tokenised again in full
 _LONGEST = 2048  # bytes appended at once; the rest is forced next time
 _TAILS = (8, 3)  # shorter histories to try where the longer one wasn't cut canonically, in tokens
+_CERTAIN_CUT = re.compile(rb"[0-9A-Za-z][^0-9A-Za-z'\x80-\xff]")  # between the two
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedCut:
+    """The tokens of a forced text: the `whole` of it, and those of them that are `settled` whatever follows."""
+
+    whole: tuple[int, ...] = ()
+    settled: tuple[int, ...] = ()
 
 
 def canonical_tokens(vocabulary: Vocabulary, history: Sequence[int], forced: bytes, *, ends: bool) -> list[int]:
-    """Tokens for (a prefix of) `forced`, after the output `history`.
+    """Tokens for (a prefix of) `forced`, after the output `history`: those that are settled, all where the output `ends` then."""
+    cut = cut_forced(vocabulary, history, forced)
+    return list(cut.whole if ends else cut.settled)
 
-    The end of the history is tokenised together with the forced bytes, and must come out as it is. A last token is held back
-    where it could still merge with what follows, unless the output `ends` after the forced bytes.
+
+def cut_forced(vocabulary: Vocabulary, history: Sequence[int], forced: bytes) -> ForcedCut:
+    """How (a prefix of) `forced` is cut into tokens after the output `history`.
+
+    The end of the history is tokenised together with the forced bytes, and must come out as it is. A last token isn't settled
+    where it could still merge with what follows, and where more is forced than is looked at.
     """
     if not forced:
-        return []
-    if len(forced) > _LONGEST:
-        forced, ends = forced[:_LONGEST], False
-    for tail in _tails(vocabulary, history):
-        before = vocabulary.text(tail)
-        try:
-            tokens = vocabulary.encode(before + forced)
-        except ValueError:  # bytes that this tokenizer takes only as part of longer ones
-            continue
-        known = not any(token in vocabulary.special for token in tokens)
-        if known and tokens[: len(tail)] == tail and vocabulary.text(tokens) == before + forced:
-            return tokens[len(tail) :] if ends else _settled(vocabulary, tokens, len(tail), before + forced)
-    return []
+        return ForcedCut()
+    text, more = forced[:_LONGEST], len(forced) > _LONGEST
+    cuts = (_cut(vocabulary, tail, text) for tail in _tails(vocabulary, history, text))
+    cut = next((cut for cut in cuts if cut is not None), ForcedCut())
+    return ForcedCut(cut.settled, cut.settled) if more else cut
 
 
-def _tails(vocabulary: Vocabulary, history: Sequence[int]) -> list[list[int]]:
-    """Ends of the history, longest first: all of it, or as much as fits in 256 bytes; then a few tokens."""
-    length, start = 0, len(history)
-    while start > 0 and length + len(vocabulary.tokens[history[start - 1]]) <= _WHOLE:
+@lru_cache(maxsize=4096)  # sequences under one grammar ask for the same again and again
+def _cut(vocabulary: Vocabulary, tail: tuple[int, ...], forced: bytes) -> ForcedCut | None:
+    """How `forced` is cut behind `tail`; None where that doesn't come out as it is."""
+    text = vocabulary.text(tail) + forced
+    try:
+        tokens = vocabulary.encode(text)
+    except ValueError:  # bytes that this tokenizer takes only as part of longer ones
+        return None
+    known = not any(token in vocabulary.special for token in tokens)
+    if not known or tuple(tokens[: len(tail)]) != tail or vocabulary.text(tokens) != text:
+        return None
+    return ForcedCut(tuple(tokens[len(tail) :]), tuple(_settled(vocabulary, tokens, len(tail), text)))
+
+
+def _tails(vocabulary: Vocabulary, history: Sequence[int], forced: bytes) -> Iterator[tuple[int, ...]]:
+    """Ends of the history: one that no token joins to what is before it, if there is one; else all of it, or as much as fits in
+    256 bytes. Then, should these not be cut canonically, a few tokens.
+    """
+    length, start, following = 0, len(history), forced[:1]
+    apart = not _joins(vocabulary)
+    while start > 0 and length + len(text := vocabulary.tokens[history[start - 1]]) <= _WHOLE:
+        if apart and _CERTAIN_CUT.fullmatch(text[-1:] + following):
+            break
         start -= 1
-        length += len(vocabulary.tokens[history[start]])
-    longest = list(history[start:])
-    return [longest] + [longest[-count:] for count in _TAILS if count < len(longest)]
+        length += len(text)
+        following = text[:1] or following
+    longest = tuple(history[start:])
+    yield longest
+    for count in _TAILS:
+        if count < len(longest):
+            yield longest[-count:]
+
+
+@lru_cache(maxsize=16)
+def _joins(vocabulary: Vocabulary) -> bool:
+    """Whether a token has what usual tokenizers never join: such a vocabulary's cuts may hang on what is far behind."""
+    return _CERTAIN_CUT.search(b"\xff".join(vocabulary.ordered)) is not None
 
 
 def _settled(vocabulary: Vocabulary, tokens: Sequence[int], known: int, text: bytes) -> list[int]:
@@ -74,12 +113,4 @@ def _last_certain_cut(text: bytes, limit: int) -> int:
     Everywhere else (inside a word or a run of spaces or marks, before an apostrophe, from a mark into a word) what comes
     later can move a boundary in some tokenizer.
     """
-    for at in range(min(limit, len(text) - 1), 0, -1):
-        before, after = text[at - 1], text[at]
-        if _is_word(before) and after < 0x80 and not _is_word(after) and after != 0x27:
-            return at
-    return 0
-
-
-def _is_word(byte: int) -> bool:
-    return 0x30 <= byte <= 0x39 or 0x41 <= byte <= 0x5A or 0x61 <= byte <= 0x7A
+    return max((found.start() + 1 for found in _CERTAIN_CUT.finditer(text, 0, limit + 1)), default=0)

@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from branchpoint.constrained.engines.effects import Effects
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
-from branchpoint.constrained.forced import canonical_tokens
+from branchpoint.constrained.forced import cut_forced
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.mask import allocate, forbid, iterate_allowed
 from branchpoint.constrained.prepared import PreparedGrammar
@@ -252,10 +252,10 @@ class LlguidanceMatcher:
         self._check_inner()
         if not forced:
             return []
-        whole = canonical_tokens(self._vocabulary, self._tokens, forced, ends=True)
-        if whole and self._ends_after(whole):
-            return whole
-        return canonical_tokens(self._vocabulary, self._tokens, forced, ends=False)
+        cut = cut_forced(self._vocabulary, self._tokens, forced)
+        if len(cut.whole) > len(cut.settled) and self._ends_after(list(cut.whole)):
+            return list(cut.whole)
+        return list(cut.settled)
 
     def _ends_after(self, tokens: list[int]) -> bool:
         accepted = self._inner.try_consume_tokens(tokens)

@@ -1,6 +1,7 @@
 """Forced tokens are those that the tokenizer makes of the whole text, checked against tokenising it; in doubt there are fewer."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.forced import canonical_tokens
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
-from branchpoint.constrained.vocabulary import Vocabulary
+from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
 from tests.constrained.corpus import PERSON, Generator, allowed, compiled
 
 LICENCE = (
@@ -114,3 +115,24 @@ def test_a_word_that_may_go_on_is_held_back(vocabulary: Vocabulary) -> None:
     assert canonical_tokens(vocabulary, [], b"hello wor", ends=True) == vocabulary.encode(b"hello wor")
     assert canonical_tokens(vocabulary, vocabulary.encode(b"hel"), b"lo ", ends=True) == []
     assert canonical_tokens(vocabulary, [], b"\xf0\x9f", ends=True) == []
+
+
+def test_behind_a_word_that_was_cut_oddly_the_rest_is_forced(vocabulary: Vocabulary) -> None:
+    letters = [vocabulary.by_bytes[bytes((letter,))][0] for letter in b'{"name":"Ann']
+    for rest in (b'","age":', b" is here, "):
+        assert canonical_tokens(vocabulary, letters, rest, ends=True) == vocabulary.encode(rest)
+        settled = canonical_tokens(vocabulary, letters, rest, ends=False)
+        assert settled == vocabulary.encode(rest)[: len(settled)]
+    assert canonical_tokens(vocabulary, letters, b"ie is here", ends=True) == []
+
+
+def test_where_tokens_join_words_to_marks_an_odd_cut_is_seen() -> None:
+    texts = [bytes((byte,)) for byte in range(32, 127)] + [b'n"']
+    ids = {text: token for token, text in enumerate(texts)}
+
+    def encode(text: bytes) -> list[int]:
+        return [ids[piece] for piece in re.findall(rb'n"|.', text)]
+
+    joining = make_vocabulary(dict(enumerate(texts)), (), (len(texts),), len(texts) + 1, encode)
+    assert canonical_tokens(joining, [ids[b"a"], ids[b"n"]], b'",', ends=True) == []
+    assert canonical_tokens(joining, [ids[b"a"], ids[b"m"]], b'",', ends=True) == [ids[b'"'], ids[b","]]

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.mask_adapter import Adapter, make
+from benchmarks.mask_engine import Text, measure_engine
 from branchpoint.constrained.errors import EmptyLanguage
 from branchpoint.constrained.mask import is_allowed
 
@@ -58,3 +60,19 @@ def test_the_adapter_walks_texts_token_by_token(adapter: Adapter, grammar: objec
 def test_the_adapter_raises_what_is_refused(adapter: Adapter) -> None:
     with pytest.raises(EmptyLanguage):
         adapter.compile(False)
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_an_engine_over_a_clock_draws_the_texts_that_it_is_given(adapter: Adapter, truncates: bool) -> None:
+    texts = []
+    for schema, text in (
+        ({"enum": ["long enough", "long ago"]}, '"long ago"'),
+        ({"type": "array", "uniqueItems": True}, "[1,2,3]"),
+    ):
+        start = adapter.compile(schema)
+        texts.append(Text(adapter.constraint(schema), start.grammar, tuple(text.encode())))
+    figures = measure_engine(adapter.vocabulary, texts, (3,), 0.0005, truncates=truncates)
+    assert len(figures) == 6
+    assert all(unit == "ms" and lower for unit, _, lower in figures.values())
+    with pytest.raises(AssertionError):
+        measure_engine(adapter.vocabulary, [replace(texts[1], tokens=tuple(b"[1,1]"))], (1,), 0.0005, truncates=truncates)
