@@ -15,6 +15,7 @@ from branchpoint.kernels.prefixes import SharedPrefix
 from branchpoint.kernels.sharing import H200, Rates, find_worthwhile_prefixes
 from branchpoint.kernels.tiles import TILE_FIELDS, HostTiles, TilePlan, TileShape
 from branchpoint.kernels.tiling import NUM_KINDS, extra_tiles, key_stretch
+from branchpoint.kernels.tree import WORDS, hidden_words
 
 __all__ = ["lay_tiles", "plan_tiles"]
 
@@ -38,24 +39,23 @@ def plan_tiles(table: SlotTable, shape: TileShape, device: torch.device, *, shar
     lengths = np.array([len(pages) for pages in table.pages], np.int64)
     pages = torch.tensor([page for each in table.pages for page in each], dtype=torch.int32, device=device)
     shared = find_worthwhile_prefixes(table, shape, rates) if share else []
-    tiles = lay_tiles(table.starts, table.counts, np.cumsum(lengths) - lengths, shape, shared)
+    tiles = lay_tiles(table, np.cumsum(lengths) - lengths, shape, shared)
     return tiles.on(torch.from_numpy(tiles.numbers()).to(device), pages)
 
 
-def lay_tiles(
-    starts: Sequence[int], counts: Sequence[int], tables: Ints, shape: TileShape, shared: Sequence[SharedPrefix]
-) -> HostTiles:
-    """The tiles of a step whose slots compute `counts` tokens from `starts` on, and have their page tables at `tables` [slots].
+def lay_tiles(table: SlotTable, tables: Ints, shape: TileShape, shared: Sequence[SharedPrefix]) -> HostTiles:
+    """The tiles of a step of the slots in `table`, which have their page tables at `tables` [slots].
 
     The prefixes in `shared`, ancestors before their descendants, are read once for all their members.
     """
-    owners = _Owners(np.asarray(starts, np.int64), np.asarray(counts, np.int64), tables, shape, shared)
+    owners = _Owners(table, tables, shape, shared)
     kinds = [owners.tiles(kind) for kind in range(NUM_KINDS)]
     ordinals, totals = owners.parts()
     merged = np.repeat(totals, owners.counts)  # by row: how many parts it has, 0 for one that is written at once
     merges = np.stack((np.arange(len(merged)), merged), 1)[merged > 0]
     sections = [_split(tiles, owners.splits, ordinals) for tiles in kinds]
-    return _packed(owners, sections, merged, merges, len(kinds[0]), shape)
+    hidden = hidden_words(table.counts, table.trees) if table.trees else np.empty((0, WORDS), np.int32)
+    return _packed(owners, sections, merged, merges, len(kinds[0]), hidden)
 
 
 class _Owners:
@@ -64,8 +64,10 @@ class _Owners:
     A slot owns the keys behind its prefixes, and those only up to each row's own position.
     """
 
-    def __init__(self, starts: Ints, counts: Ints, tables: Ints, shape: TileShape, shared: Sequence[SharedPrefix]) -> None:
+    def __init__(self, table: SlotTable, tables: Ints, shape: TileShape, shared: Sequence[SharedPrefix]) -> None:
+        starts, counts = np.asarray(table.starts, np.int64), np.asarray(table.counts, np.int64)
         self.shape, self.shared, self.starts, self.counts = shape, shared, starts, counts
+        self.certain = starts + counts - (np.array([len(tree) for tree in table.trees], np.int64) if table.trees else 0)
         size, num_rows = shape.page_size, int(counts.sum())
         begins, first_rows = np.zeros_like(starts), np.cumsum(counts) - counts
         lists = [np.arange(num_rows)]
@@ -99,7 +101,7 @@ class _Owners:
         free, end = self.ends[owner], self.ends[owner]
         own = owner < len(self.starts)
         ahead = self.starts[owner[own]] + 1
-        free[own] = ahead + flat_begin[own] // self.shape.group
+        free[own] = np.minimum(ahead + flat_begin[own] // self.shape.group, self.certain[owner[own]])
         end[own] = ahead + (flat_end[own] - 1) // self.shape.group
         begin = self.begins[owner]
         stretch = key_stretch(kind, int((end - begin).sum()), len(owner), self.shape.kv_heads, self.shape.multiprocessors)
@@ -154,8 +156,11 @@ def _split(tiles: Ints, splits: Ints, ordinals: Ints) -> Ints:
     return out[np.argsort(out[:, 4] - out[:, 6], kind="stable")]
 
 
-def _packed(owners: _Owners, sections: list[Ints], merged: Ints, merges: Ints, unsplit: int, shape: TileShape) -> HostTiles:
+def _packed(
+    owners: _Owners, sections: list[Ints], merged: Ints, merges: Ints, unsplit: int, hidden: NDArray[np.int32]
+) -> HostTiles:
     """All numbers of the plan in sections whose places depend on the key alone."""
+    shape = owners.shape
     num_rows = _power_of_two(len(merged))
     num_listed = num_rows if not owners.shared else _power_of_two(len(owners.rows))
     capacities = [_power_of_two(len(tiles)) if len(tiles) else 0 for tiles in sections]
@@ -168,10 +173,11 @@ def _packed(owners: _Owners, sections: list[Ints], merged: Ints, merges: Ints, u
     counts = np.zeros((NUM_KINDS + 1, 4), np.int64)
     counts[:, 0] = [*map(len, sections), len(merges)]
     bases = np.cumsum(merged) - merged
-    lengths = [counts.size, num_listed, num_rows, num_rows, 2 * num_merges, *(TILE_FIELDS * each for each in capacities)]
-    offsets = np.cumsum([0, *lengths])
-    held = (counts, owners.rows, owners.positions, bases, merges, *sections)
-    key = (num_rows, num_listed, *capacities, num_merges, num_partials)
+    num_hidden = WORDS * num_rows if len(hidden) else 0
+    lengths = [counts.size, num_listed, num_rows, num_rows, num_hidden, 2 * num_merges]
+    offsets = np.cumsum([0, *lengths, *(TILE_FIELDS * each for each in capacities)])
+    held = (counts, owners.rows, owners.positions, bases, hidden, merges, *sections)
+    key = (num_rows, num_listed, num_hidden, *capacities, num_merges, num_partials)
     return HostTiles(key, tuple(each.astype(np.int32) for each in held), tuple(offsets[:-1].tolist()), int(offsets[-1]), shape)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from branchpoint.kernels.prefixes import find_shared_prefixes
+from branchpoint.kernels.tree import seen_guesses
 
 __all__ = ["AttentionPlan", "Part", "SlotTable", "plan_attention"]
 
@@ -30,12 +31,15 @@ class SlotTable:
     """Where the slots of a step lie: `pages[i]` holds tokens 0 to starts[i] + counts[i] - 1 of slot i, `page_size` a page.
 
     The query rows of the step are the slots' tokens from starts[i] on, counts[i] (at least 1) of each, one slot after another.
+    Where there are `trees`, the last len(trees[i]) tokens of slot i are guesses of these depths (see `tree`), which see of each
+    other only those that they stand behind.
     """
 
     pages: Sequence[Sequence[int]]
     starts: Sequence[int]
     counts: Sequence[int]
     page_size: int
+    trees: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class _Slot:
     count: int
     pages: Sequence[int]
     page_size: int
+    tree: Sequence[int] = ()
 
     @property
     def end(self) -> int:
@@ -108,8 +113,9 @@ def plan_attention(table: SlotTable, dtype: torch.dtype, device: torch.device, *
     full = [start // size for start in table.starts]
     shared, begins = find_shared_prefixes(table.pages, full, size) if share else ([], [0] * len(full))
     slots: list[_Slot] = []
-    for pages, start, count, begin in zip(table.pages, table.starts, table.counts, begins, strict=True):
-        slots.append(_Slot(offset, begin * size, start, count, pages, size))
+    trees = table.trees or [()] * len(full)
+    for pages, start, count, begin, tree in zip(table.pages, table.starts, table.counts, begins, trees, strict=True):
+        slots.append(_Slot(offset, begin * size, start, count, pages, size, tree))
         offset += count
     parts = _own_parts(slots, dtype)
     for prefix in shared:
@@ -146,7 +152,7 @@ def _size(slot: _Slot) -> tuple[int, int]:
 def _single(slot: _Slot, dtype: torch.dtype) -> list[Part]:
     """The parts of one slot by itself: one where it has few queries, else its cached tokens and its new ones apart."""
     rows = slot.rows()
-    if slot.count == 1 or (slot.count <= SMALL_COUNT and slot.start > slot.begin):
+    if slot.count == 1 or slot.tree or (slot.count <= SMALL_COUNT and slot.start > slot.begin):
         mask = None if slot.count == 1 else _causal_mask([slot], dtype)
         return [Part(rows, slot.keys(slot.begin, slot.end), rows, mask=mask)]
     parts = [Part(rows, slot.keys(slot.start, slot.end), rows, causal=True)]
@@ -168,11 +174,17 @@ def _padded(slots: list[_Slot], dtype: torch.dtype) -> Part:
 
 
 def _causal_mask(slots: list[_Slot], dtype: torch.dtype) -> Tensor | None:
-    """What is added to the scores [N, 1, most queries, most own keys]: minus infinity after the query; None where nothing is."""
+    """What is added to the scores [N, 1, most queries, most own keys]: minus infinity after the query, and at guesses that it
+    doesn't stand behind; None where nothing is.
+    """
     counts = torch.tensor([slot.count for slot in slots])[:, None]
     cached = torch.tensor([slot.start - slot.begin for slot in slots])[:, None]
     last = cached + torch.minimum(torch.arange(int(counts.max())), counts - 1)
     hidden = torch.arange(int((cached + counts).max())) > last[:, None, :, None]
+    for number, slot in enumerate(slots):
+        if slot.tree:
+            row, key = slot.count - len(slot.tree), slot.own - len(slot.tree)
+            hidden[number, 0, row : slot.count, key : slot.own] = ~torch.from_numpy(seen_guesses(slot.tree))
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf) if bool(hidden.any()) else None
 
 

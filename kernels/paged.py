@@ -23,10 +23,13 @@ LOG2_E = 1.4426950408889634
 @triton.jit
 def _attend_keys(
     acc: tl.tensor, best: tl.tensor, total: tl.tensor, q: tl.tensor, cache: tl.tensor, table: tl.tensor, first: tl.tensor,
-    end: tl.tensor, positions: tl.tensor, key_head: tl.tensor, scale: tl.tensor, MASKED: tl.constexpr,
+    end: tl.tensor, positions: tl.tensor, near: tl.tensor, far: tl.tensor, key_head: tl.tensor, scale: tl.tensor,
+    MASKED: tl.constexpr, TREES: tl.constexpr,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """The online softmax's state after the keys `first` to first + BLOCK_N - 1; MASKED hides those at `end` or ahead of a row."""
+    """The online softmax's state after the keys `first` to first + BLOCK_N - 1; MASKED hides those at `end` or ahead of a row,
+    with TREES also those whose bits are set: in `near` of the 32 keys up to its own, in `far` of the 32 before these.
+    """
     keys = first + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
     page = tl.load(table + keys // PAGE, mask=keys < end, other=0) if MASKED else tl.load(table + keys // PAGE)
@@ -44,7 +47,12 @@ def _attend_keys(
         v = tl.load(at + KV_HEADS * DIM)
     scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee")
     if MASKED:
-        scores = tl.where((keys[None, :] <= positions[:, None]) & (keys < end)[None, :], scores, float("-inf"))
+        seen = (keys[None, :] <= positions[:, None]) & (keys < end)[None, :]
+        if TREES:
+            back = positions[:, None] - keys[None, :]
+            word = tl.where(back < 32, near[:, None], far[:, None])
+            seen = seen & ((back >= 64) | ((word >> (back & 31) & 1) == 0))
+        scores = tl.where(seen, scores, float("-inf"))
     highest = tl.maximum(best, tl.max(scores, 1) * scale)
     shift = tl.where(highest == float("-inf"), 0.0, highest) if MASKED else highest  # a row may see nothing of this block
     shares = tl.exp2(scores * scale - shift[:, None])
@@ -77,11 +85,11 @@ def _store_tile(
 @triton.jit
 def _tile_kernel(
     q_ptr: tl.tensor, cache_ptr: tl.tensor, out_ptr: tl.tensor, partial_ptr: tl.tensor, sums_ptr: tl.tensor,
-    scales_ptr: tl.tensor, pages_ptr: tl.tensor, rows_ptr: tl.tensor, positions_ptr: tl.tensor, bases_ptr: tl.tensor,
-    tiles_ptr: tl.tensor, count_ptr: tl.tensor, scale: tl.tensor, q_stride: tl.tensor,
-    TWO_PHASES: tl.constexpr, HAS_SCALES: tl.constexpr, TO_HALF: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr, PAGE: tl.constexpr, FIELDS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    scales_ptr: tl.tensor, pages_ptr: tl.tensor, rows_ptr: tl.tensor, positions_ptr: tl.tensor, hidden_ptr: tl.tensor,
+    bases_ptr: tl.tensor, tiles_ptr: tl.tensor, count_ptr: tl.tensor, scale: tl.tensor, q_stride: tl.tensor,
+    TWO_PHASES: tl.constexpr, TREES: tl.constexpr, HAS_SCALES: tl.constexpr, TO_HALF: tl.constexpr, GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, FIELDS: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ) -> None:  # fmt: skip
     """Program tile * KV_HEADS + key head. `scale` has log2(e) in it: powers of two are what the hardware computes."""
     key_head, number = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
@@ -94,6 +102,8 @@ def _tile_kernel(
     flat = flat_begin + tl.arange(0, BLOCK_M)
     row = tl.load(rows_ptr + row_list + flat // GROUP, mask=flat < flat_end, other=0).to(tl.int64)
     position = tl.load(positions_ptr + row, mask=flat < flat_end, other=0)
+    near = tl.load(hidden_ptr + 2 * row, mask=flat < flat_end, other=0) if TREES else position
+    far = tl.load(hidden_ptr + 2 * row + 1, mask=flat < flat_end, other=0) if TREES else position
     head = key_head * GROUP + flat % GROUP
     dims = tl.arange(0, BLOCK_D)
     inside = (flat < flat_end)[:, None] & (dims < DIM)[None, :]
@@ -109,13 +119,13 @@ def _tile_kernel(
         masked_from += tl.maximum(free_end - begin, 0) // BLOCK_N * BLOCK_N
         for first in range(begin, masked_from, BLOCK_N):
             acc, best, total = _attend_keys(
-                acc, best, total, q, cache_ptr, table, first, end, position, key_head, scale, False,
-                KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
+                acc, best, total, q, cache_ptr, table, first, end, position, near, far, key_head, scale,
+                False, TREES, KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
             )  # fmt: skip
     for first in range(masked_from, end, BLOCK_N):
         acc, best, total = _attend_keys(
-            acc, best, total, q, cache_ptr, table, first, end, position, key_head, scale, True,
-            KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
+            acc, best, total, q, cache_ptr, table, first, end, position, near, far, key_head, scale,
+            True, TREES, KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
         )  # fmt: skip
     factor = tl.load(scales_ptr + KV_HEADS + key_head) if HAS_SCALES else 1.0
     _store_tile(
@@ -167,12 +177,14 @@ def _launch(
         plan.pages,
         plan.rows,
         plan.positions,
+        plan.hidden,
         plan.bases,
         launch.tiles,
         launch.count,
         scale * LOG2_E,
         q.stride(0),
         TWO_PHASES=tiling.rows > NARROW,
+        TREES=len(plan.hidden) > 0,
         HAS_SCALES=scales is not None,
         TO_HALF=cache.dtype.itemsize == 1 and q.dtype == torch.bfloat16,
         GROUP=q.shape[1] // kv_heads,

@@ -61,7 +61,8 @@ class TilePlan:
     """A step's tiles on the device; all tensors are int32. See `TILE_FIELDS` for what a tile says.
 
     rows [N] are the lists of query rows, positions and bases [T] each row's position and where its partial results begin, merges
-    [M, 2] rows and how many partial results they have (none where M is 0), pages the page tables one after another.
+    [M, 2] rows and how many partial results they have (none where M is 0), pages the page tables one after another. hidden
+    [T, WORDS] are the bits of `tree.hidden_words`, none of them where no slot has a tree.
     """
 
     key: tuple[int, ...]
@@ -69,6 +70,7 @@ class TilePlan:
     rows: Tensor
     positions: Tensor
     bases: Tensor
+    hidden: Tensor
     merges: Tensor
     num_merges: Tensor
     launches: tuple[Launch, ...]
@@ -95,8 +97,8 @@ class HostTiles:
 
     def on(self, buffer: Tensor, pages: Tensor) -> TilePlan:
         """The plan whose numbers are in `buffer` int32 [size], over page tables int32 `pages`."""
-        num_rows, num_listed, *capacities, num_merges, num_partials = self.key
-        counts, rows, positions, bases, merges, *tiles = (buffer[offset:] for offset in self.offsets)
+        num_rows, num_listed, num_hidden, *capacities, num_merges, num_partials = self.key
+        counts, rows, positions, bases, hidden, merges, *tiles = (buffer[offset:] for offset in self.offsets)
         launches = tuple(
             Launch(tiling, part[: capacity * TILE_FIELDS].view(capacity, TILE_FIELDS), counts[4 * number : 4 * number + 1])
             for number, (tiling, part, capacity) in enumerate(zip(self.shape.sizes, tiles, capacities, strict=True))
@@ -108,6 +110,7 @@ class HostTiles:
             rows[:num_listed],
             positions[:num_rows],
             bases[:num_rows],
+            hidden[:num_hidden],
             merges[: 2 * num_merges].view(num_merges, 2),
             counts[12:13],
             launches,

@@ -63,7 +63,8 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: P
             positions.append(start)
             places.append(pages[start // page_size] * page_size + start % page_size)
         else:
-            positions += range(start, start + slot.count)
+            lies = range(start, start + slot.count)
+            positions += map(slot.position_of, lies) if slot.depths else lies
             places += _places(pages, start, slot.count, page_size)
         tokens += [0] if plan.sources and plan.sources[number] >= 0 else slot.tokens
         rows += [begin - start + position for position in slot.rows]
@@ -80,6 +81,7 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: P
         [slot.start for slot in plan.slots],
         [slot.count for slot in plan.slots],
         page_size,
+        [slot.depths for slot in plan.slots] if any(slot.depths for slot in plan.slots) else (),
     )
     if rows == list(range(total)):
         return Batch(send([inputs], device)[0], None, table)

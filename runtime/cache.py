@@ -6,6 +6,7 @@ referenced once for it, whether it computed them, found them in the tree or has 
 
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
 
 from branchpoint.radix import (
     BlockPool,
@@ -20,7 +21,7 @@ from branchpoint.radix import (
     find_lost_reuse,
 )
 from branchpoint.radix.key import common_prefix
-from branchpoint.runtime.plan import Copy, PageCopy
+from branchpoint.runtime.plan import Copy, PageCopy, TokenMove
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.stats import CacheDump
 
@@ -126,6 +127,17 @@ class KVCache:
         sequence.pages += pages
         return True
 
+    def close_up(self, sequence: Sequence, begin: int, taken: Many[int]) -> None:
+        """Of what was computed where the tokens from position `begin` on lie, those that far behind it are the sequence's own:
+        have the next plan copy their KV to where it belongs.
+        """
+        size, pages = self.pool.page_size, sequence.pages
+        moved = [(begin + lies, begin + place) for place, lies in enumerate(taken) if lies != place]
+        if moved:
+            sources, targets = ((pages[at // size] * size + at % size for at in ats) for ats in zip(*moved, strict=True))
+            self._plan_swaps()
+            self._copies.append(TokenMove(tuple(sources), tuple(targets)))
+
     def shrink(self, sequence: Sequence) -> None:
         """Take back the pages behind the last token of `sequence`: they were for guesses that came to nothing."""
         kept = self.pages_for(sequence.num_tokens)
@@ -166,7 +178,7 @@ class KVCache:
         One that was admitted into the plan in the making has computed nothing yet: a page of it may still wait for its copy.
         """
         waits = {copy.target for copy in self._copies if isinstance(copy, PageCopy)}.intersection(sequence.pages)
-        self._copies = [copy for copy in self._copies if isinstance(copy, Swap) or copy.target not in waits]
+        self._copies = [copy for copy in self._copies if not isinstance(copy, PageCopy) or copy.target not in waits]
         key = self.publish(sequence) if keep and not waits else None
         self.pool.release(sequence.pages)
         sequence.pages = []

@@ -239,9 +239,7 @@ class Engine:
                 continue
             member = group.members[sequence]
             try:
-                finish = commit_rows(member, slot, rows, masks, self._speculation)
-                if slot.draft:
-                    self._cache.shrink(sequence)
+                finish = commit_rows(member, slot, rows, masks, self._cache, self._speculation)
                 if isinstance(member, Generation):
                     finish = self._tell(member, finish)
             except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too

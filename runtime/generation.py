@@ -4,7 +4,7 @@ The engine makes one for each sample, hands it the committed rows of its slot an
 its sibling for calls that only score.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ class Generation:
         self.forced = 0
         self.drafted = 0
         self.accepted = 0
-        self.agreed = 0  # guesses of the last slot that turned out right
+        self.agreed: list[int] = []  # which guesses of the last slot turned out right
         self.tally = Tally()
         self._sampling = call.sampling
         self._constrained = call.constraint is not None
@@ -98,11 +98,11 @@ class Generation:
         Raises RuntimeFailure where such a row is unusable.
         """
         sequence = self.sequence
-        self.agreed = 0
+        self.agreed = []
         self.drafted += len(slot.draft)
-        for position, row in zip(slot.rows, rows, strict=False):
-            finish = None
-            if position >= slot.first_guess and not self._confirm(slot, position, row):
+        for at, row in self._way(slot, rows) if slot.draft else zip(slot.rows, rows, strict=True):
+            finish, position = None, slot.position_of(at) if slot.depths else at
+            if at >= slot.first_guess and not self._confirm(slot, at, row):
                 break
             if position + 1 < sequence.num_prompt:
                 self.prompt_logprobs.append(self._table.logprob(sequence.tokens[position + 1], row.known, row.top))
@@ -110,7 +110,7 @@ class Generation:
                 if self._sampling.logprobs is not None:
                     finish = self._push_forced(sequence.tokens[position + 1], row)
             elif sequence.samples:
-                finish = self._take(row, slot.guess_at(position + 1))
+                finish = self._take(row, slot, at)
             if finish:
                 return finish
         if not sequence.samples and sequence.num_computed >= sequence.target:
@@ -130,18 +130,28 @@ class Generation:
             return piece, Finish("stop", hit.stop)
         return piece, finish
 
-    def _confirm(self, slot: Slot, position: int, row: RowResult) -> bool:
-        """Whether the row at `position`, that of a guess, holds: the guess came true. Its token has KV then.
+    def _way(self, slot: Slot, rows: Seq[RowResult]) -> Iterator[tuple[int, RowResult]]:
+        """The rows of `slot` that count, by number: behind what is certain those of guesses that have come true when asked."""
+        certain, tokens = len(slot.rows) - len(slot.draft), self.sequence.tokens
+        yield from zip(slot.rows[:certain], rows, strict=False)
+        at: int | None = slot.first_guess - 1
+        while at is not None and (following := slot.position_of(at) + 1) < len(tokens):
+            at = slot.row_behind(at, tokens[following])
+            if at is None or certain + at - slot.first_guess >= len(rows):
+                return
+            yield at, rows[certain + at - slot.first_guess]
 
-        Where a forced token stands behind it that wasn't guessed, and its log-probability is asked, the row is wanted once more;
-        so it is where the residue refuses what was drawn behind it.
+    def _confirm(self, slot: Slot, at: int, row: RowResult) -> bool:
+        """Whether row number `at`, that of a guess which came true, holds. Its token has KV then.
+
+        Where a forced token stands behind it that isn't the first guess, and its log-probability is asked, the row is wanted once
+        more; so it is where the residue refuses what was drawn behind it.
         """
-        sequence, following = self.sequence, position + 1
-        if position >= sequence.num_tokens or slot.guess_at(position) != sequence.tokens[position]:
-            return False
-        self.agreed = following - slot.first_guess
+        sequence, position = self.sequence, slot.position_of(at)
+        following = position + 1
+        self._agree(slot, at)
         reported = self._sampling.logprobs is not None and following < sequence.num_tokens
-        if reported and slot.guess_at(following) != sequence.tokens[following]:
+        if reported and slot.guess_behind(at) != sequence.tokens[following]:
             return False
         if following == sequence.num_tokens and self._is_refused(row):
             return False
@@ -151,22 +161,30 @@ class Generation:
             raise RuntimeFailure(row.error)
         return True
 
+    def _agree(self, slot: Slot, at: int) -> None:
+        """The guess of row number `at` came true."""
+        guess = at - slot.first_guess
+        if guess not in self.agreed[-1:]:
+            self.agreed.append(guess)
+
     def _is_refused(self, row: RowResult) -> bool:
         """Whether what was drawn behind a guess leads nowhere, which is only told once the matcher stands there."""
         residue = self.sequence.residue
         return residue is not None and row.token is not None and not residue.allows(row.token)
 
-    def _take(self, row: RowResult, guess: int | None) -> Finish | None:
-        """Accept a sampled token, and what the grammar forces behind it."""
+    def _take(self, row: RowResult, slot: Slot, at: int) -> Finish | None:
+        """Accept the token that was sampled in row number `at` of `slot`, and what the grammar forces behind it."""
         token = row.token
         assert token is not None, "a row that was to be sampled has no token"
         logprob = None
         if self._sampling.logprobs is not None:
             logprob = self._table.logprob(token, row.logprob, row.top)
-        self.agreed += token == guess
+        guessed = slot.row_behind(at, token) if slot.draft else None
+        if guessed is not None:
+            self._agree(slot, guessed)
         if not self._repeats(token):
-            self.accepted += token == guess
-            self.decoded += token != guess
+            self.accepted += guessed is not None
+            self.decoded += guessed is None
         finish = self._append(token)
         if finish is None or self._sampling.include_stop:
             finish = self._push(token, logprob) or finish

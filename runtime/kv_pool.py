@@ -13,7 +13,7 @@ from torch import Tensor
 from branchpoint.radix import Swap
 from branchpoint.runtime.host_memory import HostMemory
 from branchpoint.runtime.models.config import ModelConfig
-from branchpoint.runtime.plan import Copy, PageCopy
+from branchpoint.runtime.plan import Copy, PageCopy, TokenMove
 
 __all__ = ["KvPool", "kv_bytes_per_page"]
 
@@ -72,12 +72,15 @@ class KvPool:
 
     def copy_pages(self, copies: Sequence[Copy]) -> None:
         """Copy KV between pages, and between pages and host memory, in all layers, in order."""
-        for is_swap, group in groupby(copies, key=lambda copy: isinstance(copy, Swap)):
-            if is_swap:
+        for kind, group in groupby(copies, key=type):
+            if kind is Swap:
                 assert self._host is not None, "a swap without host memory"
                 for copy in group:
                     assert isinstance(copy, Swap)
                     self._host.make(copy)
+            elif kind is TokenMove:
+                moves = [copy for copy in group if isinstance(copy, TokenMove)]
+                self._copy([at for move in moves for at in move.sources], [at for move in moves for at in move.targets])
             else:
                 self._copy_within([copy for copy in group if isinstance(copy, PageCopy)])
 
@@ -90,15 +93,20 @@ class KvPool:
 
     def _copy_at_once(self, copies: Sequence[PageCopy]) -> None:
         """Copy between pages of which none is both source and target."""
-        sources = self._first_tokens([(copy.source, copy.count) for copy in copies])
-        targets = self._first_tokens([(copy.target, copy.count) for copy in copies])
-        for cache in (*self._movable, *self._attached):
-            cache.index_copy_(0, targets, cache.index_select(0, sources))
+        self._copy(
+            self._first_tokens([(copy.source, copy.count) for copy in copies]),
+            self._first_tokens([(copy.target, copy.count) for copy in copies]),
+        )
 
-    def _first_tokens(self, pages: Sequence[tuple[int, int]]) -> Tensor:
-        """Places in the cache of the first `count` tokens of each (page, count), int64."""
-        places = [page * self.page_size + at for page, count in pages for at in range(count)]
-        return torch.tensor(places, dtype=torch.int64, device=self.device)
+    def _first_tokens(self, pages: Sequence[tuple[int, int]]) -> list[int]:
+        """Places in the cache of the first `count` tokens of each (page, count)."""
+        return [page * self.page_size + at for page, count in pages for at in range(count)]
+
+    def _copy(self, sources: list[int], targets: list[int]) -> None:
+        """Copy between places of the cache; all sources are read before any target is written."""
+        read, written = (torch.tensor(places, dtype=torch.int64, device=self.device) for places in (sources, targets))
+        for cache in (*self._movable, *self._attached):
+            cache.index_copy_(0, written, cache.index_select(0, read))
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from branchpoint.constrained.grammar import Residue
-from branchpoint.runtime.plan import Odds, StepPlan
+from branchpoint.runtime.plan import Odds, Slot, StepPlan
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["RowReport", "WantedRow", "asked_places", "report_rows", "wanted_rows"]
@@ -85,11 +85,22 @@ class RowReport:
 
 def wanted_rows(plan: StepPlan) -> list[WantedRow]:
     """The wanted rows of a plan in the order of its logits."""
-    return [
-        WantedRow(slot.sequence, position, slot.sample, slot.draft, slot.odds_at(position + 1))
-        for slot in plan.slots
-        for position in slot.rows
-    ]
+    return [row for slot in plan.slots for row in (_rows_of_tree(slot) if slot.depths else _rows(slot))]
+
+
+def _rows(slot: Slot) -> list[WantedRow]:
+    sequence, sample, draft = slot.sequence, slot.sample, slot.draft
+    return [WantedRow(sequence, position, sample, draft, slot.odds_at(position + 1)) for position in slot.rows]
+
+
+def _rows_of_tree(slot: Slot) -> list[WantedRow]:
+    """Each row with the guesses that it sees, and the first one behind it."""
+    found = []
+    for row in slot.rows:
+        behind = slot.guess_behind(row)
+        draft = slot.way_to(row) if behind is None else (*slot.way_to(row), behind)
+        found.append(WantedRow(slot.sequence, slot.position_of(row), slot.sample, draft))
+    return found
 
 
 def report_rows(logits: Tensor, rows: list[WantedRow]) -> dict[int, RowReport]:

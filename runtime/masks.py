@@ -1,7 +1,7 @@
 """Fills the token masks of a step on a few threads, while the forward pass runs.
 
 The engine starts it before it hands a plan to the runner; the runner waits for the masks before it samples. Behind a draft, the
-matcher walks along the guesses and comes back.
+matcher walks along the guesses, through a tree of them down and back, and returns.
 """
 
 import time
@@ -129,14 +129,17 @@ def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
         residue.narrow(rows[0])
     if not slot.draft:
         return _Walk(time.perf_counter() - started, 1, residue=residue)
-    done = 0
+    done = at = 0
     try:
-        for guess in slot.draft:
+        for guess, depth in zip(slot.draft, slot.depths or range(len(slot.draft)), strict=True):
+            if depth < at:
+                matcher.rollback(at - depth)
+            at = depth
             if matcher.advance((guess,)) != 1:
                 break
-            done += 1
+            at, done = at + 1, done + 1
             matcher.fill(rows[done])
-        matcher.rollback(done)
+        matcher.rollback(at)
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         rows[max(done, 1) :] = -1
         return _Walk(time.perf_counter() - started, max(done, 1), whole=False)

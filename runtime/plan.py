@@ -27,6 +27,7 @@ __all__ = [
     "StepResult",
     "StepUnderWay",
     "TokenMask",
+    "TokenMove",
 ]
 
 TokenMask = npt.NDArray[np.int32]
@@ -49,7 +50,8 @@ class Slot:
 
     The last `len(draft)` of the `count` tokens are guesses that stand behind the sequence's own; each has a row. A row holds only
     while what was drawn before it agrees with the guesses. `odds` tell of each guess what it was drawn from, where verifying
-    needs that.
+    needs that. Where the guesses are a tree, `depths` tell how many of them each one stands behind, in the order of
+    `kernels.tree`; tokens, rows and KV then lie as if they were a chain, and a row's number is no longer its position.
     """
 
     sequence: Sequence
@@ -59,6 +61,7 @@ class Slot:
     sample: bool = True
     draft: tuple[int, ...] = ()
     odds: tuple[Odds, ...] = ()
+    depths: tuple[int, ...] = ()
 
     @property
     def first_guess(self) -> int:
@@ -70,10 +73,37 @@ class Slot:
         """The `count` tokens to compute, guesses at the end."""
         return [*self.sequence.tokens[self.start : self.first_guess], *self.draft]
 
-    def guess_at(self, position: int) -> int | None:
-        """The drafted token of `position`, None where there is none."""
-        place = position - self.first_guess
-        return self.draft[place] if 0 <= place < len(self.draft) else None
+    def position_of(self, row: int) -> int:
+        """The position of the token that row number `row` computes."""
+        place = row - self.first_guess
+        return self.first_guess + self.depths[place] if self.depths and place >= 0 else row
+
+    def row_behind(self, row: int, token: int | None = None) -> int | None:
+        """The row of the guess behind that of `row` which is `token` (of the first guess there, if None); None where none is."""
+        first = row + 1 - self.first_guess
+        depth = self.position_of(row) + 1 - self.first_guess
+        for at in range(first, len(self.draft)) if self.depths else range(first, len(self.draft))[:1]:
+            its = self.depths[at] if self.depths else at
+            if its < depth:
+                break
+            if its == depth and token in (None, self.draft[at]):
+                return self.first_guess + at
+        return None
+
+    def guess_behind(self, row: int) -> int | None:
+        """The first guess for the token that row number `row` predicts, None where there is none."""
+        behind = self.row_behind(row)
+        return None if behind is None else self.draft[behind - self.first_guess]
+
+    def way_to(self, row: int) -> tuple[int, ...]:
+        """The guesses that row number `row` sees, its own the last."""
+        guesses = self.draft[: max(0, row + 1 - self.first_guess)]
+        if not self.depths:
+            return guesses
+        way: list[int] = []
+        for token, depth in zip(guesses, self.depths, strict=False):
+            way[depth:] = [token]
+        return tuple(way)
 
     def odds_at(self, position: int) -> Odds | None:
         """What the drafted token of `position` was drawn from, None where that isn't told."""
@@ -90,7 +120,15 @@ class PageCopy:
     count: int
 
 
-Copy = PageCopy | Swap
+@dataclass(frozen=True, slots=True)
+class TokenMove:
+    """Copy the KV of single tokens between `sources` and `targets`, places of the cache, in all layers, all at once."""
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+Copy = PageCopy | TokenMove | Swap
 """A copy within the device, or of whole pages between it and host memory."""
 
 
@@ -178,4 +216,4 @@ class Runner(Protocol):
         """Tokens in a page."""
 
     def execute(self, plan: StepPlan, masks: MaskSource) -> StepResult:
-        """Copy pages, run the forward pass, sample. Raises only on a fault of the device."""
+        """Copy pages, run the forward pass, sample. Raises only on a fault of the device, copies having been made."""

@@ -35,7 +35,9 @@ class PlanDraft:
         """Let the slot of `sequence` verify guesses behind its last token."""
         slot, count = self.slots[sequence], len(proposal.tokens)
         rows = (*slot.rows, *range(slot.start + slot.count, slot.start + slot.count + count))
-        self.slots[sequence] = replace(slot, count=slot.count + count, rows=rows, draft=proposal.tokens, odds=proposal.odds)
+        self.slots[sequence] = replace(
+            slot, count=slot.count + count, rows=rows, draft=proposal.tokens, odds=proposal.odds, depths=proposal.depths
+        )
         self.budget -= count
 
     def drop(self, sequence: Sequence) -> None:

@@ -90,7 +90,7 @@ class TiledAttention(KvPool):
         table = batch.table
         self._places = batch.places
         offsets = self._tables.place(table.pages)
-        tiles = lay_tiles(table.starts, table.counts, offsets, self._shape, self._prefixes(table, offsets))
+        tiles = lay_tiles(table, offsets, self._shape, self._prefixes(table, offsets))
         buffer = self._buffer(tiles.size)
         (sent,) = send([tiles.numbers()], self.device)
         buffer.copy_(sent)

@@ -4,6 +4,7 @@ Guesses cost time, never text: a drafter may be wrong, silent or late as it like
 """
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,18 +19,34 @@ class Proposal:
     """Guesses for the tokens behind a sequence, in order.
 
     `grade` sorts a drafter's proposals by how sure it is (a matched length, say): acceptance is measured for each grade of each
-    drafter. `odds` tell of each guess what it was drawn from, where the engine verifies by rejection and it was drawn.
+    drafter. `odds` tell of each guess what it was drawn from, where the engine verifies by rejection and it was drawn. Where
+    several tokens may come at a place, `depths` tell how many guesses each one stands behind: the nearest before it of the depth
+    before its own, and those that that one stands behind. Of guesses at the same place the likelier stand first.
     """
 
     tokens: tuple[int, ...]
     grade: int = 0
     odds: tuple[Odds, ...] = ()
+    depths: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> Many[int]:
+        """For each guess how many it stands behind."""
+        return self.depths or range(len(self.tokens))
 
     def cut(self, count: int) -> "Proposal":
         """The first `count` guesses."""
-        if count >= len(self.tokens):
+        return self.pick(range(count)) if count < len(self.tokens) else self
+
+    def pick(self, kept: Many[int]) -> "Proposal":
+        """The guesses of these numbers, ascending, among which are all that one of them stands behind."""
+        if len(kept) == len(self.tokens):
             return self
-        return Proposal(self.tokens[:count], self.grade, self.odds[:count])
+        tokens = tuple(self.tokens[number] for number in kept)
+        depths = tuple(self.depths[number] for number in kept) if self.depths else ()
+        if depths == tuple(range(len(depths))):
+            depths = ()
+        return Proposal(tokens, self.grade, self.odds[: len(kept)], depths)
 
 
 class Drafter(Protocol):
@@ -40,7 +57,9 @@ class Drafter(Protocol):
         """What options and reports call it."""
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
-        """At most as many guesses for each sequence as `wanted` says (at least 1); those it has none for are left out."""
+        """Guesses for each sequence, at most as many behind each other as `wanted` says (at least 1); those it has none for are
+        left out.
+        """
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended: forget it. With `kept` its output is whole and may be remembered as an example."""

@@ -6,6 +6,7 @@ With bad guesses or full batches the answer is none, and asking becomes rare. Wh
 
 import logging
 from collections.abc import Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from branchpoint.runtime.drafting.acceptance import Acceptance
@@ -15,7 +16,7 @@ from branchpoint.runtime.drafting.pause import Pause
 from branchpoint.runtime.drafting.price import LEAST_GAIN, Price
 from branchpoint.runtime.drafting.purse import Purse
 from branchpoint.runtime.drafting.tally import Tally
-from branchpoint.runtime.drafting.walk import legal_prefix
+from branchpoint.runtime.drafting.walk import legal_guesses
 from branchpoint.runtime.messages import DrafterStats
 from branchpoint.runtime.sequence import Sequence
 
@@ -96,13 +97,14 @@ class Speculation:
         chosen = self._choose(drafts, budget) if self._adaptive else _all_of(drafts, budget)
         for sequence in asked:
             self._note_silence(sequence, spoke=sequence in drafts)
-        for sequence, count in chosen.items():
+        for sequence, numbers in chosen.items():
             draft = self._open.drafts[sequence] = drafts[sequence]
-            draft.proposal = draft.proposal.cut(count)
+            draft.proposal = draft.proposal.pick(numbers)
         return {sequence: draft.proposal for sequence, draft in self._open.drafts.items()}
 
-    def learn(self, sequence: Sequence, agreed: int, verified: int, *, finished: bool) -> str | None:
-        """Of `verified` guesses for `sequence` the first `agreed` were right; where it has `finished` the rest is unknown.
+    def learn(self, sequence: Sequence, agreed: Many[int], verified: int, *, finished: bool) -> str | None:
+        """Of `verified` guesses for `sequence` those of the numbers `agreed` were right, one behind another; where it has
+        `finished` the rest is unknown.
 
         Returns whose guesses they were.
         """
@@ -110,10 +112,10 @@ class Speculation:
         if draft is None or not verified:
             return None
         self._open.verified += verified
-        self._open.agreed += agreed
-        refused = agreed < verified and not finished
-        self._acceptance.learn(draft.drafter, draft.proposal.grade, sequence, agreed, refused=refused)
-        self._tally.add(draft.drafter, agreed, verified)
+        self._open.agreed += len(agreed)
+        proposal = draft.proposal.cut(verified)
+        self._acceptance.learn(draft.drafter, proposal, sequence, agreed, whole=not finished)
+        self._tally.add(draft.drafter, len(agreed), verified, 1 + max(proposal.places))
         return draft.drafter
 
     def settle(self) -> None:
@@ -164,7 +166,8 @@ class Speculation:
             for sequence, proposal in answers.items():
                 kept = self._usable(sequence, proposal)
                 if kept.tokens:
-                    found[sequence] = _Draft(drafter.name, kept, self._acceptance.chances(drafter.name, kept, sequence))
+                    chances = self._acceptance.chances(drafter.name, kept, sequence)
+                    found[sequence] = _bounded(_Draft(drafter.name, kept, chances), self._most)
         return found
 
     def _affordable(self, name: str, wanted: dict[Sequence, int]) -> dict[Sequence, int]:
@@ -181,16 +184,20 @@ class Speculation:
     def _usable(self, sequence: Sequence, proposal: Proposal) -> Proposal:
         """What of a proposal can come true: up to an end, and as far as the grammar goes."""
         sampling = sequence.sampling
-        count = len(proposal.tokens)
-        for place, token in enumerate(proposal.tokens):
-            ends = token in self._ends and (sequence.matcher is not None or not sampling.ignore_eos)
-            if ends or token in sampling.stop_token_ids:
-                count = place
-                break
-        return proposal.cut(len(legal_prefix(sequence, proposal.tokens[:count])))
+        ends = self._ends if sequence.matcher is not None or not sampling.ignore_eos else frozenset[int]()
+        if not ends.isdisjoint(proposal.tokens) or not set(sampling.stop_token_ids).isdisjoint(proposal.tokens):
+            kept, depth = list[int](), 0
+            for number, (token, place) in enumerate(zip(proposal.tokens, proposal.places, strict=True)):
+                if place <= depth:
+                    depth = place
+                    if token not in ends and token not in sampling.stop_token_ids:
+                        kept.append(number)
+                        depth += 1
+            proposal = proposal.pick(kept)
+        return legal_guesses(sequence, proposal)
 
-    def _choose(self, drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, int]:
-        """How many guesses of each draft give the most tokens a second, by measured cost; the likeliest are taken first.
+    def _choose(self, drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, Many[int]]:
+        """Which guesses of each draft give the most tokens a second, by measured cost; the likeliest are taken first.
 
         Where none pay, the first of each is taken all the same, to see whether that is so; then there is a pause.
         """
@@ -213,11 +220,11 @@ class Speculation:
             self._pause.extend(rows)
             firsts = [sequence for _, place, sequence in offers if place == 0]
             affordable = self._cost.estimate(planned + len(firsts)) - usual <= alone
-            return dict.fromkeys(firsts, 1) if affordable else {}
-        counts: dict[Sequence, int] = {}
-        for _, _, sequence in offers[:best]:
-            counts[sequence] = counts.get(sequence, 0) + 1
-        return counts
+            return dict.fromkeys(firsts, (0,)) if affordable else {}
+        chosen: dict[Sequence, list[int]] = {}
+        for _, number, sequence in offers[:best]:
+            chosen.setdefault(sequence, []).append(-number)
+        return {sequence: sorted(numbers) for sequence, numbers in chosen.items()}
 
     def _listens(self, sequence: Sequence) -> bool:
         silence = self._silence.get(sequence)
@@ -242,10 +249,19 @@ class Speculation:
         logging.getLogger(__name__).error("The drafter %s failed and is asked no more: %s", drafter.name, error)
 
 
-def _all_of(drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, int]:
+def _bounded(draft: _Draft, most: int) -> _Draft:
+    """The `most` likeliest guesses of a draft."""
+    chances = draft.chances
+    if len(chances) <= most:
+        return draft
+    kept = sorted(sorted(range(len(chances)), key=lambda number: -chances[number])[:most])
+    return _Draft(draft.drafter, draft.proposal.pick(kept), [chances[number] for number in kept])
+
+
+def _all_of(drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, Many[int]]:
     """As much of every draft as there is room for."""
-    counts = {}
+    chosen: dict[Sequence, Many[int]] = {}
     for sequence, draft in drafts.items():
-        counts[sequence] = min(budget, len(draft.proposal.tokens))
-        budget -= counts[sequence]
-    return counts
+        chosen[sequence] = range(min(budget, len(draft.proposal.tokens)))
+        budget -= len(chosen[sequence])
+    return chosen

@@ -30,13 +30,15 @@ class Tally:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._counts = {name: _Count() for name in names}
 
-    def add(self, name: str, agreed: int, verified: int) -> None:
-        """A draft of `verified` guesses, of which the first `agreed` were right."""
+    def add(self, name: str, agreed: int, verified: int, places: int | None = None) -> None:
+        """A draft of `verified` guesses, of which those at the first `agreed` places were right; of so many `places` as guesses,
+        where none is told.
+        """
         count = self._counts.setdefault(name, _Count())
         count.drafts += 1
         count.drafted += verified
         count.accepted += agreed
-        for place in range(verified):
+        for place in range(verified if places is None else places):
             at = min(place, PLACES - 1)
             count.tested[at] += 1
             count.right[at] += place < agreed

@@ -5,6 +5,7 @@ Called by the engine for every slot; without a draft it only passes the rows on.
 
 from collections.abc import Sequence as Seq
 
+from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.walk import renew_matcher
 from branchpoint.runtime.errors import RuntimeFailure
@@ -28,9 +29,16 @@ def row_errors(plan: StepPlan, result: StepResult) -> dict[Sequence, BaseExcepti
 
 
 def commit_rows(
-    member: Generation | Scoring, slot: Slot, rows: Seq[RowResult], masks: StepMasks, speculation: Speculation | None
+    member: Generation | Scoring,
+    slot: Slot,
+    rows: Seq[RowResult],
+    masks: StepMasks,
+    cache: KVCache,
+    speculation: Speculation | None,
 ) -> Finish | None:
-    """Let `member` take in the rows of its slot, and `speculation` learn what its guesses were worth."""
+    """Let `member` take in the rows of its slot, and `speculation` learn what its guesses were worth; what is left of them in
+    `cache` is as if they had never been.
+    """
     if not slot.draft:
         return member.commit(slot, rows)
     sequence = slot.sequence
@@ -38,8 +46,12 @@ def commit_rows(
         renew_matcher(sequence)
     masked = masks.usable.get(sequence, len(slot.draft) + 1)
     finish = member.commit(slot, rows[: len(rows) - len(slot.draft) - 1 + masked])
-    if speculation and isinstance(member, Generation):
-        drafter = speculation.learn(sequence, member.agreed, len(slot.draft), finished=finish is not None)
+    if isinstance(member, Generation):
+        if slot.depths:
+            cache.close_up(sequence, slot.first_guess, member.agreed[: max(0, sequence.num_computed - slot.first_guess)])
+        verified, ended = len(slot.draft), finish is not None
+        drafter = speculation.learn(sequence, member.agreed, verified, finished=ended) if speculation else None
         if drafter is not None:
-            member.tally.add(drafter, member.agreed, len(slot.draft))
+            member.tally.add(drafter, len(member.agreed), verified, 1 + max(slot.depths) if slot.depths else verified)
+    cache.shrink(sequence)
     return finish

@@ -7,22 +7,25 @@ from collections.abc import Sequence as Many
 from typing import NoReturn
 
 from branchpoint.constrained.grammar import MaskRow, Matcher
+from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["legal_prefix", "renew_matcher"]
+__all__ = ["legal_guesses", "renew_matcher"]
 
 
-def legal_prefix(sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The guesses up to the first that the grammar refuses; none where one breaks the matcher, which is then made anew."""
+def legal_guesses(sequence: Sequence, proposal: Proposal) -> Proposal:
+    """The guesses without those that the grammar refuses, and what stands behind these; none where one breaks the matcher, which
+    is then made anew.
+    """
     matcher = sequence.matcher
     if matcher is None:
-        return tokens
+        return proposal
     try:
-        return tokens[: _walk(matcher, tokens)]
+        return proposal.pick(_walk_tree(matcher, proposal)) if proposal.depths else proposal.cut(_walk(matcher, proposal.tokens))
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         renew_matcher(sequence)
-        return ()
+        return proposal.cut(0)
 
 
 def renew_matcher(sequence: Sequence) -> None:
@@ -45,6 +48,20 @@ def _walk(matcher: Matcher, tokens: tuple[int, ...]) -> int:
     accepted = matcher.advance(tokens)
     matcher.rollback(accepted)
     return accepted
+
+
+def _walk_tree(matcher: Matcher, proposal: Proposal) -> list[int]:
+    """Down along all guesses, and back; which of them the matcher took."""
+    taken, at = list[int](), 0
+    for number, (token, depth) in enumerate(zip(proposal.tokens, proposal.depths, strict=True)):
+        if depth < at:
+            matcher.rollback(at - depth)
+            at = depth
+        if depth == at and matcher.advance((token,)) == 1:  # else one before it was refused
+            taken.append(number)
+            at += 1
+    matcher.rollback(at)
+    return taken
 
 
 class _Lost:

@@ -34,7 +34,7 @@ def step(made: Speculation, *sequences: Sequence, rate: float = 0.0) -> int:
     """One step in which each guess for `sequences` is right with this rate, those in front first. How many were made."""
     found = made.propose(dict.fromkeys(sequences, 100), len(sequences), 64)
     for one, proposal in found.items():
-        made.learn(one, int(rate * len(proposal.tokens)), len(proposal.tokens), finished=False)
+        made.learn(one, range(int(rate * len(proposal.tokens))), len(proposal.tokens), finished=False)
     made.settle()
     return sum(len(proposal.tokens) for proposal in found.values())
 
@@ -116,7 +116,7 @@ def test_a_full_batch_gets_fewer_guesses_than_a_lone_sequence() -> None:
 def test_the_first_of_a_chain_that_has_an_answer_speaks() -> None:
     made, one = speculation(Parrot(name="silent"), Parrot(5, 6, name="second"), Parrot(7, name="third"), slope=0.0), sequence()
     assert made.propose({one: 8}, 1, 8)[one].tokens == (5, 6)
-    made.learn(one, 1, 2, finished=False)
+    made.learn(one, (0,), 2, finished=False)
     assert {each.name: each.drafted for each in made.stats()} == {"silent": 0, "second": 2, "third": 0}
 
 
@@ -158,12 +158,12 @@ def test_counts_by_place_hold_the_last_place_for_all_behind_it() -> None:
 def test_rates_forget_and_differ_by_grade_and_sequence() -> None:
     acceptance, one, other = Acceptance(), sequence(), sequence(1)
     for _ in range(40):
-        acceptance.learn("a", 1, one, 0, refused=True)
-        acceptance.learn("a", 2, one, 3, refused=False)
+        acceptance.learn("a", Proposal((1, 2, 3), 1), one, (), whole=True)
+        acceptance.learn("a", Proposal((1, 2, 3), 2), one, (0, 1, 2), whole=True)
     low, high = (acceptance.chances("a", Proposal((1, 2, 3), grade), other)[0] for grade in (1, 2))
     assert low < 0.1 < 0.9 < high
     for _ in range(300):
-        acceptance.learn("a", 1, other, 1, refused=False)
+        acceptance.learn("a", Proposal((1,), 1), other, (0,), whole=True)
     assert acceptance.chances("a", Proposal((1,), 1), other)[0] > 0.7
     acceptance.forget(one)
     acceptance.forget(other)
@@ -230,7 +230,7 @@ def test_what_guessing_took_is_counted_with_what_it_won() -> None:
     one, counts = sequence(), []
     for _ in range(300):
         counts += asked(made, one)
-        made.learn(one, counts[-1], counts[-1], finished=False)
+        made.learn(one, range(counts[-1]), counts[-1], finished=False)
         made.settle()
     told = {each.name: each.drafted for each in made.stats()}
     assert told["model"] < 40 and told["lookup"] > 200, told

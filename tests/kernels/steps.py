@@ -4,7 +4,7 @@ import random
 
 from branchpoint.kernels.layout import SlotTable
 
-__all__ = ["random_slots"]
+__all__ = ["random_slots", "random_tree", "way_to"]
 
 
 def random_slots(rng: random.Random, size: int, *, most: int = 12, depth: int = 2000, longest: int = 300) -> SlotTable:
@@ -28,3 +28,19 @@ def random_slots(rng: random.Random, size: int, *, most: int = 12, depth: int = 
         need = -(-(starts[-1] + counts[-1]) // size)
         pages.append(stem + [next(ids) for _ in range(need - len(stem))])
     return SlotTable(pages, starts, counts, size)
+
+
+def random_tree(rng: random.Random, count: int) -> tuple[int, ...]:
+    """The depths of `count` guesses."""
+    depths: list[int] = []
+    for _ in range(count):
+        depths.append(rng.choice([len(depths) and depths[-1] + 1, rng.randint(0, depths[-1] + 1 if depths else 0)]))
+    return tuple(depths)
+
+
+def way_to(depths: tuple[int, ...], guess: int) -> list[int]:
+    """The guesses that one stands behind, and itself, by looking back from each for the nearest that is one less deep."""
+    way = [guess]
+    while depths[way[0]]:
+        way.insert(0, max(other for other in range(way[0]) if depths[other] == depths[way[0]] - 1))
+    return way

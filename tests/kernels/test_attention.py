@@ -1,6 +1,7 @@
 """Paged attention against the same attention written densely, one slot at a time."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -9,17 +10,23 @@ from branchpoint.kernels.attention import attend, paged_attention, write_kv
 from branchpoint.kernels.layout import SlotTable, plan_attention
 from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.shared_prefix import merge_parts
+from tests.kernels.steps import random_tree, way_to
 
 CPU = torch.device("cpu")
 
 
-def _dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, scale: float) -> torch.Tensor:
-    """q [T, Hq, D] at positions start.. over k, v [start + T, Hkv, D], in float64."""
+def _dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, scale: float, tree: tuple[int, ...] = ()
+) -> torch.Tensor:
+    """q [T, Hq, D] at positions start.. over k, v [start + T, Hkv, D], in float64; the last are guesses of a tree."""
     group = q.shape[1] // k.shape[1]
     keys, values = k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
     scores = torch.einsum("thd,shd->hts", q.double(), keys) * scale
     positions = torch.arange(start, start + len(q))
     scores.masked_fill_(torch.arange(len(k)) > positions[:, None], -torch.inf)
+    for guess in range(len(tree)):
+        others = [other - len(tree) for other in range(len(tree)) if other not in way_to(tree, guess)]
+        scores[:, guess - len(tree), others] = -torch.inf
     return torch.einsum("hts,shd->thd", scores.softmax(-1), values)
 
 
@@ -32,19 +39,27 @@ class _World:
         self.keys, self.values = self.cache.chunk(2, 1)
         self.scratch = Scratch(torch.float32, CPU)
 
-    def check(self, pages: list[list[int]], starts: list[int], counts: list[int], *, share: bool = True) -> torch.Tensor:
+    def check(
+        self,
+        pages: list[list[int]],
+        starts: list[int],
+        counts: list[int],
+        *,
+        share: bool = True,
+        trees: Sequence[tuple[int, ...]] = (),
+    ) -> torch.Tensor:
         """Fill the slots' pages, attend, compare with the dense form; returns the outputs."""
         for table, start, count in zip(pages, starts, counts, strict=True):
             at = self._at(table, start + count)
             fresh = at[self.keys[at, 0, 0].isnan()]
             write_kv(torch.randn(len(fresh), *self.cache.shape[1:]), self.cache, fresh)
         q = torch.randn(sum(counts), self.heads, self.dim)
-        plan = plan_attention(SlotTable(pages, starts, counts, self.page_size), torch.float32, CPU, share=share)
+        plan = plan_attention(SlotTable(pages, starts, counts, self.page_size, trees), torch.float32, CPU, share=share)
         out = paged_attention(q, self.cache, plan, self.dim**-0.5, self.scratch)
         row = 0
-        for table, start, count in zip(pages, starts, counts, strict=True):
+        for table, start, count, tree in zip(pages, starts, counts, trees or [()] * len(pages), strict=True):
             at = self._at(table, start + count)
-            expected = _dense(q[row : row + count], self.keys[at], self.values[at], start, self.dim**-0.5)
+            expected = _dense(q[row : row + count], self.keys[at], self.values[at], start, self.dim**-0.5, tree)
             torch.testing.assert_close(out[row : row + count], expected.float(), atol=2e-5, rtol=2e-5)
             row += count
         return out
@@ -79,6 +94,18 @@ def test_ragged_slots_attend_as_if_alone(page_size: int, heads: int, kv_heads: i
         lengths = [start + count for start, count in zip(starts, counts, strict=True)]
         pages, total = _own_pages(rng, lengths, page_size, consecutive=consecutive)
         _World(page_size, heads, kv_heads, 16, total).check(pages, starts, counts)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_guesses_of_a_tree_see_those_that_they_stand_behind(page_size: int) -> None:
+    rng = random.Random(page_size)
+    for _ in range(8):
+        counts = [rng.choice([1, 3, 5, 8, 33, 70]) for _ in range(rng.randint(1, 5))]
+        trees = [random_tree(rng, rng.randrange(min(count, 65))) for count in counts]
+        starts = [rng.choice([0, 1, 15, 16, 200]) for _ in counts]
+        lengths = [start + count for start, count in zip(starts, counts, strict=True)]
+        pages, total = _own_pages(rng, lengths, page_size, consecutive=rng.random() < 0.5)
+        _World(page_size, 6, 2, 16, total).check(pages, starts, counts, trees=trees)
 
 
 @pytest.mark.parametrize("count", [1, 4, 100])

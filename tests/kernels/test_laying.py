@@ -65,7 +65,8 @@ def test_decoding_many_slots_comes_to_two_shapes() -> None:
     keys = set()
     for _ in range(60):
         starts = [rng.choice([10, 500, 3000, 20000]) + rng.randrange(300) for _ in range(rng.randint(33, 64))]
-        tiles = lay_tiles(starts, [1] * len(starts), np.zeros(len(starts), np.int64), LLAMA, [])
+        table = SlotTable([()] * len(starts), starts, [1] * len(starts), 16)
+        tiles = lay_tiles(table, np.zeros(len(starts), np.int64), LLAMA, [])
         count = int(tiles.sections[0][0, 0])
         assert count <= 64 + extra_tiles(0, 8, 132)
         keys.add(tiles.key)

@@ -1,6 +1,7 @@
 """The GPU's paged attention, interpreted where there is no GPU, against the torch form over the same slots in float32."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -14,7 +15,7 @@ from branchpoint.kernels.layout import SlotTable, plan_attention
 from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.sharing import Rates
 from branchpoint.kernels.tiles import TilePlan, TileShape
-from tests.kernels.steps import random_slots
+from tests.kernels.steps import random_slots, random_tree
 
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,13 +50,20 @@ class World:
         return [[ids.pop() for _ in range(need)] for need in needs]
 
     def check(
-        self, pages: list[list[int]], starts: list[int], counts: list[int], *, share: bool = False, rates: Rates = EAGER
+        self,
+        pages: list[list[int]],
+        starts: list[int],
+        counts: list[int],
+        *,
+        share: bool = False,
+        rates: Rates = EAGER,
+        trees: Sequence[tuple[int, ...]] = (),
     ) -> TilePlan:
         """Attend both ways, hold the outputs against each other; returns the plan."""
         torch.manual_seed(len(pages))
         cache, scales = self._filled(pages, [start + count for start, count in zip(starts, counts, strict=True)])
         q = torch.randn(sum(counts), self.heads + 1, self.dim).to(self.dtype)[:, :-1]  # tokens lie further apart than they need
-        table = SlotTable(pages, starts, counts, self.page_size)
+        table = SlotTable(pages, starts, counts, self.page_size, trees)
         plan = plan_tiles(table, self.shape, DEVICE, share=share, rates=rates)
         given = [None if each is None else each.to(DEVICE) for each in (q, cache, scales)]
         out = paged.paged_attention(*given[:2], plan, self.dim**-0.5, Scratch(self.dtype, DEVICE), given[2]).cpu()
@@ -110,6 +118,18 @@ MORE = [
 def test_prefill_decode_and_drafts_in_one_step(world: World) -> None:
     starts, counts = [0, 130, 63, 37, 0], [20, 21, 1, 3, 1]
     world.check(world.own_pages([s + c for s, c in zip(starts, counts, strict=True)]), starts, counts)
+
+
+@pytest.mark.parametrize("world", [World(2, 2, 64, 1, torch.float16), World(4, 1, 16, 16, multiprocessors=64)], ids=named)
+def test_guesses_of_a_tree_see_those_that_they_stand_behind(world: World) -> None:
+    """Narrow and wide tiles, whole and split contexts, prefixes that are shared, slots without a tree beside them."""
+    rng = random.Random(world.page_size)
+    starts, counts = [300, 130, 0, 320], [8, 45, 3, 1]
+    trees = [random_tree(rng, count) for count in (7, 44, 0, 0)]
+    pages = world.own_pages([s + c for s, c in zip(starts, counts, strict=True)])
+    pages[1][: 128 // world.page_size] = pages[0][: 128 // world.page_size]
+    plan = world.check(pages, starts, counts, share=True, trees=trees)
+    assert len(plan.hidden) and not len(world.check(pages, starts, counts).hidden)
 
 
 def test_a_long_context_is_split_and_merged() -> None:

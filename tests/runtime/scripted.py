@@ -20,7 +20,7 @@ from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.messages import Delta, Event, SampleFinished, TokenLogprob
-from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult
+from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMove
 
 VOCABULARY = 40
 EOS = 39
@@ -113,6 +113,10 @@ class ScriptedRunner:
         for copy in plan.copies:
             if isinstance(copy, Swap):
                 self._swap(copy)
+            elif isinstance(copy, TokenMove):
+                held = [self.memory[at // self.page_size][at % self.page_size] for at in copy.sources]
+                for at, content in zip(copy.targets, held, strict=True):
+                    self.memory[at // self.page_size][at % self.page_size] = content
             else:
                 self.memory[copy.target][: copy.count] = self.memory[copy.source][: copy.count]
         if self.fault:
@@ -132,15 +136,17 @@ class ScriptedRunner:
             states.append(state)
         rows = []
         for slot, state in zip(plan.slots, states, strict=True):
-            found = {}
+            found, way = {}, [state]
             tokens = [fed[slot.sequence]] if slot.sequence in fed else slot.tokens
             assert len(tokens) == slot.count
-            for position, token in enumerate(tokens, slot.start):
+            for at, token in enumerate(tokens, slot.start):
                 token = 0 if token is None else token  # a row that broke: whatever comes of it, nobody will look
-                state = mix(state, token)
-                self._write(slot.sequence.pages, position, (position, state))
-                found[position] = state
-            rows.append([(slot, position, found[position]) for position in slot.rows])
+                position = slot.position_of(at)
+                del way[position - slot.start + 1 :]
+                way.append(mix(way[-1], token))
+                self._write(slot.sequence.pages, at, (position, way[-1]))
+                found[at] = way[-1]
+            rows.append([(slot, at, found[at]) for at in slot.rows])
         return rows
 
     def _swap(self, swap: Swap) -> None:
@@ -155,14 +161,14 @@ class ScriptedRunner:
     def _write(self, pages: list[int], position: int, value: tuple[int, int]) -> None:
         self.memory[pages[position // self.page_size]][position % self.page_size] = value
 
-    def row(self, slot: Slot, position: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
-        sequence, sample = slot.sequence, slot.sample
+    def row(self, slot: Slot, at: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
+        sequence, sample, position = slot.sequence, slot.sample, slot.position_of(at)
         if self.poison.intersection(sequence.tokens[: sequence.num_prompt]):
             return RowResult(None, error="The logits are not numbers.")
         sampling = sequence.sampling
         asked = sampling.prompt_logprobs if position + 1 < sequence.num_prompt else sampling.logprobs
         known = None
-        own = sequence.tokens[position + 1] if position + 1 < sequence.num_tokens else slot.guess_at(position + 1)
+        own = sequence.tokens[position + 1] if position + 1 < sequence.num_tokens else slot.guess_behind(at)
         if own is not None and (not sample or asked is not None):
             known = logprob(state, own)
         token, refused = None, False

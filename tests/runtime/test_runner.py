@@ -11,8 +11,8 @@ from branchpoint.radix import Swap
 from branchpoint.runtime.attention import CpuAttention
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.loading import largest_plan, load_runner
-from branchpoint.runtime.logprobs import WantedRow
-from branchpoint.runtime.plan import PageCopy, RowResult, Slot, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.logprobs import WantedRow, wanted_rows
+from branchpoint.runtime.plan import Copy, PageCopy, RowResult, Slot, StepPlan, StepResult, TokenMask, TokenMove
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampler import Sampler
 from branchpoint.runtime.sampling import SamplingParams
@@ -29,10 +29,12 @@ class _Recorder(Sampler):
     def __init__(self) -> None:
         super().__init__(())
         self.seen: dict[tuple[str, int], torch.Tensor] = {}
+        self.logged: list[torch.Tensor] = []
 
     def sample(self, logits: torch.Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
         for row, values in zip(rows, logits, strict=True):
             self.seen[row.sequence.call_id, row.position] = values.clone()
+            self.logged.append(values.clone())
         return super().sample(logits, rows, mask)
 
 
@@ -62,7 +64,7 @@ class _World:
             sequence.pages.append(next(self.ids))
         return sequence
 
-    def run(self, *slots: Slot, copies: tuple[PageCopy, ...] = ()) -> StepResult:
+    def run(self, *slots: Slot, copies: tuple[Copy, ...] = ()) -> StepResult:
         return self.runner.execute(StepPlan(slots, copies), lambda: None)
 
     def chunks(self, sequence: Sequence, size: int, begin: int = 0) -> list[Slot]:
@@ -141,6 +143,30 @@ def test_sequences_on_the_same_pages_share_them(loaded: LoadedModel) -> None:
     _close(world.logits("other"), _alone(loaded, other.tokens)[359:])
     world.run(*world.chunks(world.sequence("again", first.tokens, first.pages), 488, begin=480))
     _close(world.logits("again"), _alone(loaded, first.tokens)[480:])
+
+
+@pytest.mark.parametrize("page_size", [3, 16])
+def test_guesses_of_a_tree_are_computed_as_if_each_way_were_alone(loaded: LoadedModel, page_size: int) -> None:
+    world, prompt = _World(loaded, page_size, shuffle=4), _tokens(30, seed=1)
+    guesses, depths, ways = tuple(_tokens(6, seed=2)), (0, 1, 2, 1, 2, 0), ((0, 1, 2), (0, 3, 4), (5,))
+    sequence = world.sequence("a", [*prompt, *guesses])
+    del sequence.tokens[len(prompt) :]
+    slot = Slot(sequence, 0, 36, tuple(range(29, 36)), draft=guesses, depths=depths)
+    rows = wanted_rows(StepPlan((slot,)))
+    assert [row.position for row in rows] == [29, 30, 31, 32, 31, 32, 30]
+    for way in ways:
+        world.run(slot)
+        logits = world.recorder.logged[-7:]
+        expected = _alone(loaded, [*prompt, *(guesses[guess] for guess in way)])
+        _close(torch.stack([logits[1 + guess] for guess in way]), expected[30:])
+        assert [rows[1 + guess].history for guess in way][-1] == [*prompt, *(guesses[guess] for guess in way)]
+        sequence.tokens += [*(guesses[guess] for guess in way), 7]
+        places = [sequence.pages[at // page_size] * page_size + at % page_size for at in range(36)]
+        moved = [(30 + guess, 30 + place) for place, guess in enumerate(way) if guess != place]
+        move = TokenMove(*(tuple(places[at] for at in ats) for ats in zip(*moved, strict=True))) if moved else None
+        world.run(Slot(sequence, len(sequence.tokens) - 1, 1, (len(sequence.tokens) - 1,)), copies=(move,) if move else ())
+        _close(world.recorder.logged[-1], _alone(loaded, sequence.tokens)[-1])
+        del sequence.tokens[len(prompt) :]
 
 
 def test_copies_happen_in_order_and_stop_at_their_count(loaded: LoadedModel) -> None:
