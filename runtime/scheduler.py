@@ -161,7 +161,7 @@ class Scheduler:
         if self._pace:
             self._pace.note(plan, seconds)
         if self._speculation:
-            self._speculation.settle()
+            self._speculation.settle(seconds)
 
     def abandon(self) -> None:
         """The plan failed in the middle; its sequences are to be removed without keeping anything."""
@@ -227,7 +227,8 @@ class Scheduler:
         }
         if not wanted:
             return
-        proposals = speculation.propose(wanted, draft.num_tokens, draft.budget)
+        rows = sum(slot.sample for slot in draft.slots.values())
+        proposals = speculation.propose(wanted, draft.num_tokens, draft.budget, rows)
         spare = self.cache.num_available - sum(self.cache.missing(other) for other in self._running) if proposals else 0
         for sequence, proposal in proposals.items():
             count = len(proposal.tokens)

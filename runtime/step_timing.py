@@ -14,7 +14,7 @@ __all__ = ["time_steps"]
 
 LAPS = 3
 LEAST_SIZES = 3
-SECONDS = 1.5
+SECONDS = 3.0
 """After which a slow model is measured no further, if a few sizes are known."""
 
 

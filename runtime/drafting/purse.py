@@ -7,8 +7,10 @@ __all__ = ["Purse"]
 
 SHARE = 0.005
 """Of the time without drafting: what drafting may cost in the long run where it gains nothing."""
-FIRST = 4.0
+FIRST = 2.0
 MOST = 8.0
+CREDIT = 0.5
+"""Of what guesses that held saved: a batch takes as long as its longest output, so not all of it is time."""
 
 
 class Purse:
@@ -22,6 +24,6 @@ class Purse:
         """Whether nothing more may be lost."""
         return self._held <= 0
 
-    def settle(self, won: float) -> None:
-        """A step is over, by which `won` steps were saved; fewer than none where it took longer than its tokens are worth."""
-        self._held = min(MOST, self._held + SHARE + won)
+    def settle(self, saved: float = 0.0, taken: float = 0.0) -> None:
+        """A step is over whose guesses `saved` so many steps, and made it longer by `taken`."""
+        self._held = min(MOST, self._held + SHARE + CREDIT * saved - taken)

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from branchpoint.runtime.drafting.acceptance import Acceptance
-from branchpoint.runtime.drafting.cost import StepCost
+from branchpoint.runtime.drafting.cost import StepCost, Usual
 from branchpoint.runtime.drafting.drafter import Drafter, Proposal
 from branchpoint.runtime.drafting.pause import Pause
 from branchpoint.runtime.drafting.price import LEAST_GAIN, Price
@@ -83,12 +83,18 @@ class Speculation:
         self._silence: dict[Sequence, _Silence] = {}
         self._pause = Pause()
         self._purse = Purse()
+        self._usual = Usual()
         self._tally = Tally([drafter.name for drafter in drafters])
 
-    def propose(self, wanted: Mapping[Sequence, int], planned: int, budget: int) -> dict[Sequence, Proposal]:
-        """Guesses for a step of `planned` tokens so far and room for `budget` more; `wanted` says how many each could use."""
-        self._open = _Open(planned, len(wanted))
-        if budget <= 0 or (self._adaptive and (self._purse.is_empty or self._pause.skips(len(wanted)))):
+    def propose(
+        self, wanted: Mapping[Sequence, int], planned: int, budget: int, rows: int | None = None
+    ) -> dict[Sequence, Proposal]:
+        """Guesses for a step of `planned` tokens so far and room for `budget` more; `wanted` says how many each could use.
+
+        `rows` sequences draw, where those are more than could use any.
+        """
+        self._open = _Open(planned, rows or len(wanted))
+        if budget <= 0 or (self._adaptive and not self._may_guess()):
             return {}
         asked = {
             sequence: min(room, self._most) for sequence, room in wanted.items() if sequence.draftable and self._listens(sequence)
@@ -118,16 +124,22 @@ class Speculation:
         self._tally.add(draft.drafter, len(agreed), verified, 1 + max(proposal.places))
         return draft.drafter
 
-    def settle(self) -> None:
-        """The step is over, and all its drafts are learned of: count what it won. The next may be one that nobody drew in."""
-        step, won, self._open = self._open, 0.0, _Open()
-        if step.verified or step.spent:
-            alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
-            taken = self._cost.estimate(step.tokens + step.verified) - usual + step.spent
-            won = step.agreed / step.rows - taken / alone
-            if won > 0:
-                self._pause = Pause()
-        self._purse.settle(won)
+    def settle(self, seconds: float) -> None:
+        """The step is over after so long, and all its drafts are learned of: count what it won. Perhaps nobody drew in it."""
+        step, self._open = self._open, _Open()
+        if not (step.verified or step.spent):
+            if step.tokens == step.rows > 0:
+                self._usual.note(step.tokens, seconds)
+            self._purse.settle()
+            return
+        alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
+        longer = self._cost.estimate(step.tokens + step.verified) / usual - 1
+        if step.tokens == step.rows:
+            longer = max(longer, self._usual.excess(step.tokens, seconds))
+        saved, taken = step.agreed / step.rows, (longer * usual + step.spent) / alone
+        if saved > taken:
+            self._pause = Pause()
+        self._purse.settle(saved, taken)
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended; with `kept` its output is whole."""
@@ -147,6 +159,12 @@ class Speculation:
         """Give back what the drafters hold."""
         for drafter in self._drafters:
             drafter.close()
+
+    def _may_guess(self) -> bool:
+        """Whether this step is none of those that go without guesses: by what the last ones came to, or to see what it takes."""
+        step = self._open
+        is_due = step.tokens == step.rows and self._usual.is_due(step.tokens)
+        return not (is_due or self._purse.is_empty or self._pause.skips(step.rows))
 
     def _collect(self, asked: Mapping[Sequence, int]) -> dict[Sequence, _Draft]:
         """The first answer for each sequence that its grammar can follow, with its chances."""
