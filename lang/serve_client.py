@@ -114,6 +114,14 @@ class GatewayClient:
         """See the engine's own client."""
         return self._gateway.loaded.engine.flush_cache()
 
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+        """See the engine's own client."""
+        return self._gateway.loaded.engine.load_adapter(name, folder, replace=replace)
+
+    def unload_adapter(self, name: str) -> "Future[None]":
+        """See the engine's own client."""
+        return self._gateway.loaded.engine.unload_adapter(name)
+
     def on_death(self, callback: Callable[[EngineDead], None]) -> None:
         """The server tells of the engine's death itself."""
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence as Seq
 
 from branchpoint.runtime.errors import CapacityError, InvalidRequest
 from branchpoint.runtime.generation import Generation, TokenTable
+from branchpoint.runtime.lora.adapter import ADAPTER_BEGIN, Adapter
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Call, ScoreCall
 from branchpoint.runtime.pooling import Pooling
 from branchpoint.runtime.sampling import SamplingParams
@@ -29,12 +31,15 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 class Admission:
-    """Checks calls against a vocabulary, a context of `context_length` tokens and a pool that holds `capacity` tokens."""
+    """Checks calls against a vocabulary, a context of `context_length` tokens, a pool that holds `capacity` tokens, and the
+    adapters that are loaded.
+    """
 
-    def __init__(self, table: TokenTable, context_length: int, capacity: int) -> None:
+    def __init__(self, table: TokenTable, context_length: int, capacity: int, adapters: Adapters) -> None:
         self._table = table
         self._context_length = context_length
         self._capacity = capacity
+        self._adapters = adapters
 
     def generations(self, call: Call, seed: int, arrival: int) -> list[Generation]:
         """A sequence for each sample; only the first collects the prompt's log-probabilities.
@@ -55,9 +60,9 @@ class Admission:
             )
         room = min(self._context_length, self._capacity) - len(call.prompt)
         max_output = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
-        generations = []
+        generations, adapter = [], self._adapter(call)
         for index in range(sampling.n):
-            sequence = self._sequence(call, index, call.prompt, sampling)
+            sequence = self._sequence(call, index, call.prompt, sampling, adapter)
             sequence.seed = derive_seed(seed, index)
             sequence.max_output = max_output
             sequence.arrival = arrival
@@ -79,12 +84,12 @@ class Admission:
         for index, continuation in enumerate(call.continuations):
             self._check_ids(continuation, "continuations")
             self._check_length(len(call.prompt) + len(continuation), 0, f"The prompt with continuation {index}")
-        trie, scorings = ScoreTrie(call.continuations), []
+        trie, scorings, adapter = ScoreTrie(call.continuations), [], self._adapter(call)
         for index, path in enumerate(trie.paths()):
             computed = (*call.prompt, *path.tokens)
             last = next(iter(path.own[-1].logprobs), None)
             tokens = computed if last is None else (*computed, last)
-            sequence = self._sequence(call, index, tokens, SamplingParams(temperature=0.0))
+            sequence = self._sequence(call, index, tokens, SamplingParams(temperature=0.0), adapter)
             sequence.num_prompt = len(computed)
             sequence.next_row = len(computed) - len(path.own)
             sequence.max_output = len(tokens) - len(computed)
@@ -96,14 +101,22 @@ class Admission:
         if call.continuations:
             raise InvalidRequest("pooling takes no continuations; leave out one of them.", param="pooling")
         self._check_prompt(call.prompt, 0, "The prompt")
-        sequence = self._sequence(call, 0, (*call.prompt, 0), SamplingParams(temperature=0.0))
+        sequence = self._sequence(call, 0, (*call.prompt, 0), SamplingParams(temperature=0.0), self._adapter(call))
         sequence.max_output = 0  # the token behind it is never computed: no page is needed for that
         sequence.arrival = arrival
         sequence.pooled = True
         sequence.next_row = 0 if call.pooling == "mean" else len(call.prompt) - 1
         return Pooling(sequence)
 
-    def _sequence(self, call: Call | ScoreCall, index: int, tokens: Seq[int], sampling: SamplingParams) -> Sequence:
+    def _adapter(self, call: Call | ScoreCall) -> Adapter | None:
+        """The adapter of all sequences of a call. Raises UnknownModel, and InvalidRequest for a namespace that names one."""
+        if ADAPTER_BEGIN in call.namespace:
+            raise InvalidRequest(f"namespace must not contain {ADAPTER_BEGIN!r}.", param="namespace")
+        return self._adapters.find(call.adapter) if call.adapter else None
+
+    def _sequence(
+        self, call: Call | ScoreCall, index: int, tokens: Seq[int], sampling: SamplingParams, adapter: Adapter | None
+    ) -> Sequence:
         return Sequence(
             call_id=call.id,
             index=index,
@@ -114,6 +127,7 @@ class Admission:
             namespace=call.namespace,
             next_row=len(call.prompt) - 1,
             hints=call.hints,
+            adapter=adapter,
         )
 
     def _check_prompt(self, prompt: Seq[int], room: int, what: str) -> None:

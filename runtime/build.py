@@ -5,6 +5,7 @@ Called by `process.py`'s hosts, in the process that will run the engine. torch i
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from branchpoint.runtime.drafting.cost import SIZES
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.loop import HostedEngine
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import ModelInfo
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.step_timing import time_steps
@@ -56,6 +58,7 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
     """
     locate(config.model)  # a model that isn't there is told before torch is loaded
     from branchpoint.runtime.loading import load_runner
+    from branchpoint.runtime.lora.peft import read_adapter
 
     loaded = load_runner(config, model)
     runner, model = loaded.runner, loaded.model
@@ -69,6 +72,9 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
     compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
     eos = frozenset(tokenizer.eos_token_ids)
     table = TokenTable(shape.vocabulary_size, eos, tokenizer.special_ids, tokenizer.token_bytes)
+    adapters = Adapters(partial(read_adapter, config=shape, max_rank=config.max_lora_rank) if config.takes_adapters else None)
+    for name, folder in config.adapters.items():
+        adapters.load(name, folder)
     engine = Engine(
         config,
         runner,
@@ -78,6 +84,7 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
         host=runner.host,
         copy_cost=runner.copy_cost,
         guessers=guessers,
+        adapters=adapters,
     )
     return LoadedEngine(engine, _info(model, runner, tokenizer), tokenizer, compiler, model)
 

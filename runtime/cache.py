@@ -88,7 +88,7 @@ class KVCache:
 
     def shared_prefix(self, sequence: Sequence, other: Sequence) -> int:
         """Tokens that `sequence` could take over once `other` has computed all of its own."""
-        if not self.enabled or sequence.namespace != other.namespace:
+        if not self.enabled or sequence.space != other.space:
             return 0
         common = common_prefix(self._key(sequence).packed, self._key(other).packed)
         return min(common, self._limit(sequence), other.target)
@@ -167,7 +167,7 @@ class KVCache:
         """
         if not self.enabled or not sequence.num_computed:
             return None
-        key = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
+        key = PrefixKey(sequence.space, sequence.tokens[: sequence.num_computed])
         pages = sequence.pages[: self.pages_for(sequence.num_computed)]
         self.tree.insert(key, pages, priority=sequence.hints.priority)
         return key
@@ -255,7 +255,7 @@ class KVCache:
     def _key(self, sequence: Sequence) -> PrefixKey:
         key = self._keys.get(sequence)
         if key is None or len(key) != sequence.num_tokens:
-            key = self._keys[sequence] = PrefixKey(sequence.namespace, sequence.tokens)
+            key = self._keys[sequence] = PrefixKey(sequence.space, sequence.tokens)
         return key
 
     def _allocate(self, count: int, behind: list[int]) -> list[int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Protocol
 
-from branchpoint.runtime.errors import EngineDead, InvalidRequest, RuntimeFailure
+from branchpoint.runtime.errors import EngineDead, InvalidRequest, RuntimeFailure, error_from
 from branchpoint.runtime.loop import Answer, Report
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, ModelInfo, ScoreCall, Scored
 from branchpoint.runtime.stats import CacheDump, EngineStats
@@ -46,6 +46,14 @@ class EngineClient(Protocol):
 
     def dump_cache(self) -> "Future[CacheDump]":
         """What the radix tree holds. Walks all of it, and holds the engine up meanwhile: for people, not for monitoring."""
+
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+        """Read the adapter in `folder`, which calls can name when this is done; with `replace` in place of another of its name.
+        Fails with InvalidRequest telling why it can't be served.
+        """
+
+    def unload_adapter(self, name: str) -> "Future[None]":
+        """Take an adapter's name away; calls that have begun go on. Fails with UnknownModel."""
 
     def close(self) -> None:
         """End the engine; open calls fail as aborted. Waits for the end; may be called again."""
@@ -107,7 +115,7 @@ class OpenCalls:
                 with self._lock:
                     future = self._asks.pop(report.number, None)
                 if future is not None and future.set_running_or_notify_cancel():
-                    future.set_result(report)
+                    _settle(future, report)
                 continue
             ends = isinstance(report, Completed | Scored | Failed)
             with self._lock:
@@ -151,3 +159,11 @@ class OpenCalls:
                 known = self._calls.pop(event.id, None)
             if known is not None:
                 self._abort(event.id)
+
+
+def _settle(future: "Future[Answer]", answer: Answer) -> None:
+    """Let who asked have the answer, or the failure that it tells of."""
+    if answer.failed is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error_from(answer.failed.kind, answer.failed.message, answer.failed.param))

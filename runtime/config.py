@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.lora.adapter import check_name
 
 __all__ = ["CpuWeights", "DrafterName", "EngineConfig", "KvCacheDtype", "Policy"]
 
@@ -32,6 +33,8 @@ _BOUNDS = {
     "ngram_min": (1, 64),
     "ngram_max": (1, 64),
     "seed": (-(2**63), 2**64 - 1),
+    "max_loras": (1, 1024),
+    "max_lora_rank": (1, 2**16),
 }
 
 
@@ -94,6 +97,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ngram_min: Annotated[int, Meta(description="Shortest tail that the drafter `ngram` looks up, in tokens.")] = 2
     ngram_max: Annotated[int, Meta(description="Longest tail that the drafter `ngram` looks up, in tokens.")] = 4
     seed: Annotated[int | None, Meta(description="Seed of requests that bring none; random where left out.")] = None
+    adapters: Annotated[
+        dict[str, str], Meta(description="LoRA adapters as NAME=FOLDER, in PEFT's safetensors form; each is served as a model.")
+    ] = {}
+    enable_lora: Annotated[bool, Meta(description="Let adapters be loaded while it runs, where none is named at the start.")] = (
+        False
+    )
+    max_loras: Annotated[
+        int, Meta(description="Adapters that have their weights on the device, and that one step computes with.")
+    ] = 8
+    max_lora_rank: Annotated[int, Meta(description="Highest rank of an adapter.")] = 64
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -116,6 +129,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if not 0 <= value < math.inf:
                 raise InvalidRequest(f"{name} must be finite and at least 0, got {value!r:.40}.", param=name)
         self._check_drafting()
+        for name in self.adapters:
+            check_name(name)
         if self.num_pages is not None and self.kv_memory_gib is not None:
             raise InvalidRequest("num_pages and kv_memory_gib both size the KV pool; give one of them.", param="kv_memory_gib")
         if self.served_name is not None and not (self.served_name.isprintable() and 0 < len(self.served_name) <= _LONGEST_NAME):
@@ -123,6 +138,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 f"served_name must have 1 to {_LONGEST_NAME} printable characters, got {self.served_name!r:.40}.",
                 param="served_name",
             )
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether calls may name adapters."""
+        return self.enable_lora or bool(self.adapters)
 
     def _check_drafting(self) -> None:
         known = get_args(DrafterName)

@@ -20,6 +20,7 @@ from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborte
 from branchpoint.runtime.flight import Flight, take_off
 from branchpoint.runtime.generation import Finish, Generation, TokenTable
 from branchpoint.runtime.group import Group
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.masks import MaskFiller, StepMasks
 from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished, ScoreCall, Usage
 from branchpoint.runtime.plan import Runner, StepPlan, StepResult
@@ -32,7 +33,7 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """Serves calls with `runner`'s model, whose vocabulary is `table` and whose context holds `context_length` tokens.
+    """Serves calls with `runner`'s model, its vocabulary `table`, a context of `context_length` tokens, and `adapters` by name.
 
     Each call that `submit` accepts gets exactly one terminal event from a later `step` (or `fail_all`), whatever fails. `clock`
     gives seconds, for queue times and the order of eviction. With `host` the runner makes swaps too, at `copy_cost`.
@@ -51,7 +52,9 @@ class Engine:
         copy_cost: CopyCost | None = None,
         speculation: Speculation | None = None,
         guessers: Guessers | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
+        self.adapters = adapters or Adapters()
         self._config = config
         self._runner = runner
         self._clock = clock
@@ -66,8 +69,9 @@ class Engine:
             max_sequences=config.max_sequences,
             speculation=self._speculation,
             max_step_seconds=config.max_step_seconds,
+            max_adapters=config.max_loras,
         )
-        self._admission = Admission(table, context_length, self._cache.capacity)
+        self._admission = Admission(table, context_length, self._cache.capacity, self.adapters)
         self._masks = MaskFiller(table.size)
         self._seeds = random.Random(config.seed)
         self._groups: dict[str, Group] = {}
@@ -76,8 +80,7 @@ class Engine:
         self._events: list[Event] = []
         self._ahead: Flight | None = None
         self._landed = 0.0  # when the last flight had
-        self._arrivals = 0
-        self._queued = 0  # calls of which no sequence has run yet
+        self._arrivals = self._queued = 0  # queued are the calls of which no sequence has run yet
         self._steps = self._computed = self._completed = self._failed = 0
         self._totals = Usage()
 
@@ -145,9 +148,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Where things stand now."""
-        totals = self._totals
-        for group in self._groups.values():
-            totals += group.usage()
+        totals = sum((group.usage() for group in self._groups.values()), self._totals)
         return EngineStats(
             running=sum(1 for _ in self._scheduler.running),
             waiting=sum(1 for _ in self._scheduler.waiting),
@@ -185,8 +186,7 @@ class Engine:
         assert live == known, "a live sequence is in no queue, or a queue holds one that has no call"
         assert self._queued == sum(group.started is None for group in self._groups.values()), "queued calls are counted wrong"
         for group in self._groups.values():
-            left = sum(sequence.status is not Status.FINISHED for sequence in group.members)
-            assert left == group.live > 0, f"call {group.call.id} counts {group.live} live sequences and has {left}"
+            group.check()
 
     def _poll_grammars(self) -> None:
         for call_id, future in self._compiling.take_done():

@@ -19,6 +19,7 @@ __all__ = [
     "Overloaded",
     "RequestAborted",
     "RuntimeFailure",
+    "UnknownModel",
     "error_from",
 ]
 
@@ -51,6 +52,12 @@ class CapacityError(InvalidRequest):
     kind = "capacity"
 
 
+class UnknownModel(InvalidRequest):
+    """A request for a model, or an adapter of one, that isn't there."""
+
+    kind = "unknown_model"
+
+
 class Overloaded(RuntimeFailure):
     """The queue is full or the server drains; try again later."""
 
@@ -77,7 +84,7 @@ class ModelError(BranchpointError, ValueError):
     """A model that can't be loaded: unknown path or architecture, missing tensor, truncated file."""
 
 
-_KINDS = {error.kind: error for error in (InvalidRequest, CapacityError, Overloaded, RequestAborted, EngineDead)}
+_KINDS = {error.kind: error for error in (InvalidRequest, CapacityError, UnknownModel, Overloaded, RequestAborted, EngineDead)}
 
 
 def error_from(

@@ -12,7 +12,7 @@ from branchpoint.runtime.generation import Generation
 from branchpoint.runtime.messages import Call, Completed, DrafterStats, Failed, ScoreCall, Scored, Usage
 from branchpoint.runtime.pooling import Pooling
 from branchpoint.runtime.scoring import Scoring
-from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.sequence import Sequence, Status
 
 __all__ = ["Group"]
 
@@ -37,6 +37,11 @@ class Group:
         for member in self.members.values():
             assert isinstance(member, Generation), "a call that only scores has a grammar"
             member.begin(grammar)
+
+    def check(self) -> None:
+        """Hold the count of what still runs against the members. Raises AssertionError."""
+        left = sum(sequence.status is not Status.FINISHED for sequence in self.members)
+        assert left == self.live > 0, f"call {self.call.id} counts {self.live} live sequences and has {left}"
 
     def usage(self) -> Usage:
         """The counts so far; all zero before the first sequence was admitted. See `messages.Usage`."""

@@ -14,6 +14,9 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.draft_model import load_draft
 from branchpoint.runtime.drafting.rejection import OddsSampler, RejectionSampler
 from branchpoint.runtime.head_runner import HeadRunner
+from branchpoint.runtime.lora.peft import largest_adapter
+from branchpoint.runtime.lora.placed import PlacedAdapters
+from branchpoint.runtime.models.decoder import Decoder
 from branchpoint.runtime.models.head import Head, load_eagle_head
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.runner import TorchRunner
@@ -95,10 +98,15 @@ def make_runner(
         beside += config.page_size * shape.hidden_size * model.dtype.itemsize
         scratch = config.max_sequences * -(-config.draft_tokens // config.page_size)
         activations += scratch * kv_bytes_per_page(shape, config.page_size, model.kv_dtype)
+    if config.takes_adapters:
+        activations += config.max_loras * largest_adapter(model.config, config.max_lora_rank) * model.dtype.itemsize
     pool = size_pool(config, shape, model.kv_dtype, device, activations, beside)
     own, guessing = _samplers(config, shape.eos_token_ids, device)
     attention = _attention(config, replace(model, config=shape), pool.num_pages, device, scratch)
     runner = TorchRunner(model.model, attention, own, device)
+    if config.takes_adapters:
+        assert isinstance(model.model, Decoder), "only a draft model is anything else"
+        runner.adapters = PlacedAdapters(model.model, config.max_loras, device)
     if head is not None:
         runner.head = HeadRunner(head, model.model, attention, guessing, device, model.dtype)
     small = None

@@ -4,17 +4,32 @@ Runs in the one thread that owns the engine, in this process (`EngineThread`) or
 """
 
 import queue
+import threading
 from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
 
 from branchpoint.errors import BranchpointError
-from branchpoint.runtime.errors import InvalidRequest, RequestAborted, RuntimeFailure
+from branchpoint.runtime.errors import InvalidRequest, ModelError, RequestAborted, RuntimeFailure
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Abort, Call, Event, Failed, ProgramEnded, ScoreCall
 from branchpoint.runtime.stats import CacheDump, EngineStats
 
-__all__ = ["Answer", "Ask", "Command", "Deliver", "HostedEngine", "Inbox", "QueueInbox", "Report", "Shutdown", "run_engine"]
+__all__ = [
+    "Answer",
+    "Ask",
+    "Command",
+    "Deliver",
+    "HostedEngine",
+    "Inbox",
+    "LoadAdapter",
+    "QueueInbox",
+    "Report",
+    "Shutdown",
+    "UnloadAdapter",
+    "run_engine",
+]
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
@@ -24,20 +39,37 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     what: Literal["stats", "flush_cache", "cache"]
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
+    """Read the adapter in `folder`, aside; the `Answer` of this number comes when calls can name it. See `lora.registry`."""
+
+    number: int
+    name: str
+    folder: str
+    replace: bool = False
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
+    """Take an adapter's name away, answered by the `Answer` of this number."""
+
+    number: int
+    name: str
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End every call as aborted, then the loop."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """What was asked: `stats`, for `flush_cache` the number of `pages` freed, or the `cache`'s contents."""
+    """What was asked: `stats`, for `flush_cache` the number of `pages` freed, the `cache`'s contents; or why it `failed`."""
 
     number: int
     stats: EngineStats | None = None
     pages: int = 0
     cache: CacheDump | None = None
+    failed: Failed | None = None
 
 
-Command = Call | ScoreCall | Abort | ProgramEnded | Ask | Shutdown
+Command = Call | ScoreCall | Abort | ProgramEnded | Ask | LoadAdapter | UnloadAdapter | Shutdown
 Report = Event | Answer
 Deliver = Callable[[list[Report]], None]
 
@@ -48,6 +80,10 @@ class HostedEngine(Protocol):
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to say."""
+
+    @property
+    def adapters(self) -> Adapters:
+        """Those that calls may name."""
 
     def submit(self, call: Call | ScoreCall) -> None:
         """Accept a call, or raise."""
@@ -111,20 +147,42 @@ def run_engine(engine: HostedEngine, inbox: Inbox, deliver: Deliver) -> None:
                 deliver([*reports, *engine.fail_all(RequestAborted("The engine was shut down."))])
                 engine.close()
                 return
-            reports += _handle(engine, command)
+            if isinstance(command, LoadAdapter):
+                threading.Thread(target=_load_adapter, args=(engine, command, deliver), name="adapter", daemon=True).start()
+            else:
+                reports += _handle(engine, command)
         if engine.has_work:
             reports += engine.step()
         if reports:
             deliver(reports)
 
 
-def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | ProgramEnded | Ask) -> list[Report]:
+def _load_adapter(engine: HostedEngine, command: LoadAdapter, deliver: Deliver) -> None:
+    """Body of a thread: reading weights must not hold up steps."""
+    deliver([_changed(command.number, lambda: engine.adapters.load(command.name, command.folder, replace=command.replace))])
+
+
+def _changed(number: int, change: Callable[[], None]) -> Answer:
+    """The answer to a change of the adapters."""
+    try:
+        change()
+    except (InvalidRequest, ModelError) as error:
+        kind, param = getattr(error, "kind", InvalidRequest.kind), getattr(error, "param", "lora_path")
+        return Answer(number, failed=Failed("", kind, str(error), param))
+    except Exception as error:  # noqa: BLE001  # the boundary of one request: whatever it does, the others go on
+        return Answer(number, failed=Failed("", RuntimeFailure.kind, f"{type(error).__name__}: {str(error)[:500]}"))
+    return Answer(number)
+
+
+def _handle(engine: HostedEngine, command: Call | ScoreCall | Abort | ProgramEnded | Ask | UnloadAdapter) -> list[Report]:
     if isinstance(command, Abort):
         engine.abort(command.id)
         return []
     if isinstance(command, ProgramEnded):
         engine.end_program(command.program, command.namespace)
         return []
+    if isinstance(command, UnloadAdapter):
+        return [_changed(command.number, lambda: engine.adapters.unload(command.name))]
     if isinstance(command, Ask):
         if command.what == "stats":
             return [Answer(command.number, stats=engine.stats())]

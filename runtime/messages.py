@@ -98,7 +98,8 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     """Generate from `prompt` (token ids, at least one).
 
     `heal` are bytes that were cut from the prompt's end, so that the first tokens may be chosen afresh: the output must begin
-    with them, and they are not part of the reported text. `namespace` (adapter and cache salt) decides whose KV may be reused.
+    with them, and they are not part of the reported text. `namespace` decides whose KV may be reused; `adapter` names the adapter
+    that computes the call, none where it is empty: what one has computed is never reused with another.
     """
 
     id: str
@@ -108,6 +109,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     heal: bytes = b""
     namespace: str = ""
     hints: Hints = Hints()
+    adapter: str = ""
 
     @property
     def owner(self) -> str:
@@ -127,6 +129,7 @@ class ScoreCall(msgspec.Struct, frozen=True, tag="score"):
     namespace: str = ""
     hints: Hints = Hints()
     pooling: Literal["", "mean", "last"] = ""
+    adapter: str = ""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -25,7 +25,7 @@ from branchpoint.runtime.client import EngineClient, OnEvent, OpenCalls
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError
 from branchpoint.runtime.ipc import Address, Died, LoadFailed, Outbound, Ready, Receiver, Sender, load_error
-from branchpoint.runtime.loop import Answer, Ask, Command, QueueInbox, Report, Shutdown, run_engine
+from branchpoint.runtime.loop import Answer, Ask, Command, LoadAdapter, QueueInbox, Report, Shutdown, UnloadAdapter, run_engine
 from branchpoint.runtime.messages import Abort, Call, Failed, ModelInfo, ProgramEnded, ScoreCall
 from branchpoint.runtime.stats import CacheDump, EngineStats
 
@@ -78,6 +78,14 @@ class _Host(ABC):
         """See `EngineClient`."""
         return self._ask("cache", _cache_of)
 
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+        """See `EngineClient`."""
+        return self._asked(lambda number: LoadAdapter(number, name, folder, replace), lambda _: None)
+
+    def unload_adapter(self, name: str) -> "Future[None]":
+        """See `EngineClient`."""
+        return self._asked(lambda number: UnloadAdapter(number, name), lambda _: None)
+
     @property
     def dead(self) -> EngineDead | None:
         """See `EngineClient`."""
@@ -104,10 +112,13 @@ class _Host(ABC):
         self.close()
 
     def _ask(self, what: Literal["stats", "flush_cache", "cache"], convert: Callable[[Answer], T]) -> "Future[T]":
+        return self._asked(lambda number: Ask(number, what), convert)
+
+    def _asked(self, command: Callable[[int], Command], convert: Callable[[Answer], T]) -> "Future[T]":
         number, answer = self._calls.ask()
         asked: Future[T] = Future()
         answer.add_done_callback(lambda done: _pass_on(done, asked, convert))
-        self._send(Ask(number, what))
+        self._send(command(number))
         return asked
 
     @abstractmethod

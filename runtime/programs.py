@@ -66,7 +66,7 @@ class Programs:
                 if old.tokens != tuple(sequence.tokens[: len(old)]):
                     self._tree.expect(old, 0.0, uses=0, standing=branch.standing)
         if hints.siblings > 1 and hints.path and hints.path[:-1] not in program.forks:
-            shared = PrefixKey(sequence.namespace, sequence.tokens[: sequence.num_computed])
+            shared = PrefixKey(sequence.space, sequence.tokens[: sequence.num_computed])
             program.forks[hints.path[:-1]] = _Fork(shared, sequence.standing)
             self._count(program, 1 + len(shared))
             self._tree.expect(shared, 0.0, uses=hints.siblings - 1, standing=sequence.standing)
@@ -79,7 +79,7 @@ class Programs:
     def gave_up(self, sequence: Sequence) -> None:
         """`sequence` ends while it waits: had it been preempted, it won't come back."""
         if sequence.preemptions:
-            key = PrefixKey(sequence.namespace, sequence.tokens)
+            key = PrefixKey(sequence.space, sequence.tokens)
             self._tree.expect(key, 0.0, uses=0, standing=sequence.standing)
 
     def left(self, sequence: Sequence, key: PrefixKey) -> None:

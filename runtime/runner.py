@@ -18,6 +18,7 @@ from branchpoint.runtime.device import watched
 from branchpoint.runtime.graph import GraphedAttention, StepGraphs, capture_on_cuda, padded_sizes
 from branchpoint.runtime.head_runner import HeadRunner
 from branchpoint.runtime.logprobs import WantedRow, wanted_rows
+from branchpoint.runtime.lora.placed import PlacedAdapters
 from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, StepUnderWay, TokenMask
 from branchpoint.runtime.pooled import Pooled
@@ -45,6 +46,7 @@ class TorchRunner:
         self.runs_ahead = device.type == "cuda"
         self.graphs: StepGraphs | None = None
         self.head: HeadRunner | None = None
+        self.adapters: PlacedAdapters | None = None
         self.host: HostTier | None = None
         self.copy_cost: CopyCost | None = None
         self.step_seconds: dict[int, float] = {}
@@ -115,7 +117,8 @@ class TorchRunner:
 
     def _forward(self, plan: StepPlan, before: StepUnderWay | None) -> Tensor:
         """Hidden states of the wanted rows [R, hidden_size]."""
-        size = self.graphs.size_for(plan) if self.graphs else None
+        adapted = None if self.adapters is None else self.adapters.model_for(plan)
+        size = self.graphs.size_for(plan) if self.graphs and adapted is None else None
         padding = Padding(size, self._attention.spare_place) if size else None
         batch = build_batch(plan, self.page_size, self._device, padding)
         if plan.fed:
@@ -126,7 +129,7 @@ class TorchRunner:
             hidden = self.graphs.run(batch)
         else:
             self._attention.plan(batch)
-            hidden = self._model.forward(batch.tokens, batch.positions, self._attention)
+            hidden = (adapted or self._model).forward(batch.tokens, batch.positions, self._attention)
         if self.head is not None:
             self.head.follow(batch, hidden)
         return hidden if batch.rows is None else hidden.index_select(0, batch.rows)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
+from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.pace import Pace
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.plan_draft import PlanDraft
@@ -25,8 +26,9 @@ REMEMBERED = 4  # times the tokens that the pool holds are remembered of program
 
 
 class Scheduler:
-    """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once, and
-    `max_step_seconds`, if not 0, how long a step lasts that computes prompts beside what decodes.
+    """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once,
+    `max_adapters` how many adapters that has, and `max_step_seconds`, if not 0, how long a step lasts that computes prompts
+    beside what decodes.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class Scheduler:
         max_sequences: int,
         speculation: Speculation | None = None,
         max_step_seconds: float = 0.0,
+        max_adapters: int = 8,
     ) -> None:
         self.cache = cache
         self._order = order
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
+        self._max_adapters = max_adapters
         self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
         self._speculation = speculation
         self._pace = Pace(max_step_seconds) if max_step_seconds else None
@@ -205,9 +209,12 @@ class Scheduler:
             return
         if not self._room.look(self._running):
             return
-        passed_over = 0
+        passed_over, held = 0, False
         for sequence in self._order.candidates():
             if self._awaits_prefix(sequence):
+                passed_over += 1
+            elif sequence.adapter is not None and (held or not self._has_place(sequence.adapter)):
+                held = True  # others with adapters wait too, so that those that run come to their ends
                 passed_over += 1
             elif self._room.admit(sequence, self._running):
                 self._enter(sequence)
@@ -252,6 +259,11 @@ class Scheduler:
         sequence.turn = self._order.admitted(sequence)
         insort(self._running, sequence, key=_place)
         self._programs.entered(sequence)
+
+    def _has_place(self, adapter: Adapter) -> bool:
+        """Whether sequences with `adapter` may run beside those that do."""
+        running = {other.adapter for other in self._running if other.adapter is not None}
+        return adapter in running or len(running) < self._max_adapters
 
     def _awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a running prefill is about to compute what `sequence` would otherwise compute again.

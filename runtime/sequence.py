@@ -9,6 +9,7 @@ from enum import Enum
 
 from branchpoint.constrained.grammar import CompiledGrammar, Matcher, Residue
 from branchpoint.radix import Standing
+from branchpoint.runtime.lora.adapter import ADAPTER_BEGIN, Adapter
 from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -36,7 +37,7 @@ class Sequence:
     cursor in; a matcher that broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is
     what is left to ask about what this step draws, None where the masks tell all. `asked` are the tokens whose log-probabilities
     a row is asked for, by position: a way's prompt are all its tokens but the last.
-    Where it is `pooled`, hidden states are wanted of its rows instead of logits.
+    Where it is `pooled`, hidden states are wanted of its rows instead of logits. Its tokens are computed with `adapter`.
     """
 
     call_id: str
@@ -64,6 +65,7 @@ class Sequence:
     residue: Residue | None = None
     asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
     pooled: bool = False
+    adapter: Adapter | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -114,6 +116,11 @@ class Sequence:
     def program(self) -> Hashable:
         """The program that it belongs to: a name within its namespace. A call of none is one of its own."""
         return (self.namespace, self.hints.program) if self.hints.program else self.call_id
+
+    @property
+    def space(self) -> str:
+        """The namespace of its KV, and of what is guessed from what others said: its own, with its adapter."""
+        return self.namespace if self.adapter is None else f"{self.namespace}{ADAPTER_BEGIN}{self.adapter.identity}"
 
     @property
     def rank(self) -> tuple[int, int, int]:

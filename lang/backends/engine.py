@@ -22,6 +22,7 @@ from branchpoint.lang.dispatcher import Dispatched
 from branchpoint.lang.errors import BackendError
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.lora.client import AdapterClient
 from branchpoint.runtime.messages import Call, Delta, Event, ScoreCall, Scored, Text
 from branchpoint.runtime.process import EngineClient, EngineThread, build_engine
 from branchpoint.runtime.stats import EngineStats
@@ -130,9 +131,9 @@ class Engine:
     """A model that runs in this process, for programs (`run(backend=engine)`) and for direct calls.
 
     `model` (`model_path` is its name in SGLang) is a Hugging Face folder, a GGUF file, an installed demo model or `dummy:ARCH`;
-    `options` are those of `EngineConfig`.
-    Close it, or use it as a context manager (`with` or `async with`). Raises ModelError where the model can't be loaded,
-    CapacityError where its KV doesn't fit, InvalidRequest for an unknown or impossible option.
+    `options` are those of `EngineConfig`, such as `adapters={"name": "folder"}`, which `adapter` chooses from. Close it, or use
+    it as a context manager (`with` or `async with`). Raises ModelError where the model can't be loaded, CapacityError where its
+    KV doesn't fit, InvalidRequest for an unknown or impossible option.
     """
 
     def __init__(self, model: str | Path | None = None, *, model_path: str | Path | None = None, **options: object) -> None:
@@ -245,6 +246,20 @@ class Engine:
     def flush_cache(self) -> int:
         """Forget all prefixes that no call uses; the number of pages that are free now and were not before."""
         return self._client.flush_cache().result()
+
+    def adapter(self, name: str) -> Self:
+        """This engine with the LoRA adapter of a name, for programs and direct calls; closing it leaves this one open."""
+        return self.around(AdapterClient(self._client, name), self.tokenizer)
+
+    def load_adapter(self, name: str, folder: str | Path, *, replace: bool = False) -> None:
+        """Read the adapter that PEFT saved in `folder`; with `replace` calls from now on get it in place of another of its name.
+        Raises InvalidRequest where it can't be served, or the engine has neither `enable_lora` nor adapters named at the start.
+        """
+        self._client.load_adapter(name, str(folder), replace=replace).result()
+
+    def unload_adapter(self, name: str) -> None:
+        """Take an adapter's name away; what has begun with it goes on. Raises UnknownModel."""
+        self._client.unload_adapter(name).result()
 
     def close(self) -> None:
         """End the engine; what still runs fails. Calling it again does nothing."""

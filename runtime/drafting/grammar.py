@@ -44,7 +44,7 @@ class GrammarDrafter:
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """See `Drafter`."""
         if kept and sequence.grammar is not None:
-            self._choices.remember(sequence.namespace, sequence.grammar, sequence.tokens, sequence.num_prompt)
+            self._choices.remember(sequence.space, sequence.grammar, sequence.tokens, sequence.num_prompt)
 
     def close(self) -> None:
         """See `Drafter`."""
@@ -87,7 +87,7 @@ class GrammarDrafter:
         allowed = iterate_allowed(row)
         if len(allowed) == 1:
             return int(allowed[0]), ONLY
-        seen = self._choices.after(sequence.namespace, sequence.grammar, history) if sequence.grammar else None
+        seen = self._choices.after(sequence.space, sequence.grammar, history) if sequence.grammar else None
         if seen is not None and _holds(allowed, seen):
             return seen, FORKED if len(allowed) <= FEW else OPEN
         if len(allowed) > FEW:

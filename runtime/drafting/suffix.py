@@ -43,8 +43,8 @@ class SuffixDrafter:
         """See `Drafter`."""
         self._followed.pop(sequence, None)
         if kept and self._remembered and sequence.num_output > SHORTEST:
-            memory = self._memories.setdefault(sequence.namespace, _Memory())
-            self._memories.move_to_end(sequence.namespace)
+            memory = self._memories.setdefault(sequence.space, _Memory())
+            self._memories.move_to_end(sequence.space)
             context = sequence.tokens[max(0, sequence.num_prompt - SHORTEST) : sequence.num_prompt]
             memory.add([*context, *sequence.output], self._remembered // 2)
             if len(self._memories) > MAX_NAMESPACES:
@@ -59,7 +59,7 @@ class SuffixDrafter:
         followed = self._followed.get(sequence)
         if followed is None:
             followed = self._followed[sequence] = _Followed(sequence)
-        memory = self._memories.get(sequence.namespace)
+        memory = self._memories.get(sequence.space)
         followed.catch_up(sequence.tokens, memory)
         length, text, end = followed.best(memory)
         if length < SHORTEST:

@@ -4,7 +4,9 @@ Built from a checkpoint by `weights.loader`, run by the runner. At one token a c
 forward is written in few of them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from branchpoint.runtime.layers.linear import Linear, LinearMethod, LinearSource
 from branchpoint.runtime.layers.rope import rotary_table
 from branchpoint.runtime.models.base import LayerAttention, Rotation
 from branchpoint.runtime.models.config import ModelConfig
+from branchpoint.runtime.models.linears import LayerLinear, LinearName, layer_linears
 from branchpoint.runtime.parallel import Shard
 from branchpoint.runtime.weights.checkpoint import Checkpoint, Stored, require
 
@@ -26,10 +29,10 @@ class _Layer:
     """One decoder layer. Norm weights [hidden_size]; `qk_norm` [1, Hq + Hkv, D] holds each head's own norm weight."""
 
     input_norm: Tensor
-    qkv: Linear
     qk_norm: Tensor | None
-    output: Linear
     mlp_norm: Tensor
+    qkv: Linear
+    output: Linear
     gate_up: Linear
     down: Linear
 
@@ -68,6 +71,21 @@ class Decoder:
             x = layer.down.apply(operations.silu_mul(layer.gate_up.apply(x)))
         assert residual is not None, "a model has at least one layer"
         return operations.add_rms_norm(x, residual, self._norm, eps)[0]
+
+    def with_linears(self, change: Callable[[int, LinearName, Linear], Linear]) -> "Decoder":
+        """A model that shares all weights with this one, and applies what `change` makes of each layer's linears."""
+        model = copy(self)
+        model._layers = [
+            replace(
+                layer,
+                qkv=change(index, "qkv", layer.qkv),
+                output=change(index, "output", layer.output),
+                gate_up=change(index, "gate_up", layer.gate_up),
+                down=change(index, "down", layer.down),
+            )
+            for index, layer in enumerate(self._layers)
+        ]
+        return model
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See `Model`."""
@@ -109,27 +127,21 @@ class _Loader:
         """A norm's weight or a bias [size]."""
         return require(self.checkpoint, name, (size,)).read().to(self.device, self.dtype)
 
-    def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
-        """The matrices of these names, one below the other."""
-        parts = tuple(require(self.checkpoint, f"{prefix}.{name}.weight", (size, inputs)) for name, size in outputs.items())
-        biases = [self.vector(f"{prefix}.{name}.bias", size) for name, size in outputs.items()] if bias else []
-        return self.method.create(LinearSource(f"{prefix}.{'+'.join(outputs)}", parts, torch.cat(biases) if bias else None))
+    def linear(self, prefix: str, shape: LayerLinear) -> Linear:
+        """The matrices of a layer's linear, one below the other."""
+        module, outputs = f"{prefix}.{shape.module}", shape.outputs
+        parts = tuple(require(self.checkpoint, f"{module}.{name}.weight", (size, shape.inputs)) for name, size in outputs.items())
+        biases = [self.vector(f"{module}.{name}.bias", size) for name, size in outputs.items()] if shape.bias else []
+        return self.method.create(LinearSource(f"{module}.{'+'.join(outputs)}", parts, torch.cat(biases) if biases else None))
 
     def layer(self, index: int) -> _Layer:
         """Layer `index`."""
         config, prefix = self.config, f"model.layers.{index}"
-        hidden, inner, q_size, kv_size = config.hidden_size, config.intermediate_size, config.q_size, config.kv_size
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-        gate_up = {"gate_proj": inner, "up_proj": inner}
         return _Layer(
-            input_norm=self.vector(f"{prefix}.input_layernorm.weight", hidden),
-            qkv=self.linear(attention, qkv, hidden, bias=config.attention_bias),
-            qk_norm=self._qk_norm(attention) if config.qk_norm else None,
-            output=self.linear(attention, {"o_proj": hidden}, q_size, bias=config.output_bias),
-            mlp_norm=self.vector(f"{prefix}.post_attention_layernorm.weight", hidden),
-            gate_up=self.linear(mlp, gate_up, hidden, bias=config.mlp_bias),
-            down=self.linear(mlp, {"down_proj": hidden}, inner, bias=config.mlp_bias),
+            input_norm=self.vector(f"{prefix}.input_layernorm.weight", config.hidden_size),
+            qk_norm=self._qk_norm(f"{prefix}.self_attn") if config.qk_norm else None,
+            mlp_norm=self.vector(f"{prefix}.post_attention_layernorm.weight", config.hidden_size),
+            **{name: self.linear(prefix, shape) for name, shape in layer_linears(config).items()},
         )
 
     def _qk_norm(self, prefix: str) -> Tensor:

@@ -38,7 +38,15 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_STATUS = {"invalid_request": 400, "capacity": 400, "overloaded": 429, "aborted": 499, "engine_dead": 500, "internal": 500}
+_STATUS = {
+    "invalid_request": 400,
+    "capacity": 400,
+    "unknown_model": 404,
+    "overloaded": 429,
+    "aborted": 499,
+    "engine_dead": 500,
+    "internal": 500,
+}
 
 
 class ApiError(BranchpointError, RuntimeError):

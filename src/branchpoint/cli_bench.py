@@ -19,7 +19,7 @@ __all__ = ["bench"]
 
 bench: Final = typer.Typer(help="Measure a server, or an engine in this process.", no_args_is_help=True)
 
-_ENGINE = options(EngineConfig, ("model", "served_name"))
+_ENGINE = options(EngineConfig, ("model", "served_name", "adapters", "enable_lora", "max_loras", "max_lora_rank"))
 
 
 def _serve(**given: Any) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.errors import InvalidRequest
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -20,10 +21,11 @@ _FLAGS: Mapping[str, tuple[str, str | None]] = {
     "drafters": ("--drafter", None),
     "served_model": ("--model", None),
     "key": ("--api-key", KEY_VARIABLE),
+    "adapters": ("--lora-modules", None),
 }
 """Options that aren't called as their field: flag, and the environment variable that gives them too."""
 
-_ALIASES: Mapping[str, tuple[str, ...]] = {"context_length": ("--max-model-len",)}
+_ALIASES: Mapping[str, tuple[str, ...]] = {"context_length": ("--max-model-len",), "adapters": ("--lora-paths",)}
 """Further names of options, as other servers call them."""
 
 
@@ -36,9 +38,11 @@ def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
     flag, variable = _FLAGS.get(name, ("--" + name.replace("_", "-"), None))
     if hint is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    if get_origin(hint) is tuple:
+    metavar = "NAME=VALUE" if get_origin(hint) is dict else None
+    if get_origin(hint) in (tuple, dict):
         hint, default = list[str], []
-    option = typer.Option(flag, *_ALIASES.get(name, ()), help=help_text, envvar=variable, show_default=default not in (None, []))
+    shown = default not in (None, [])
+    option = typer.Option(flag, *_ALIASES.get(name, ()), help=help_text, envvar=variable, show_default=shown, metavar=metavar)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option])
 
 
@@ -64,9 +68,21 @@ def takes(command: Callable[..., None], parameters: list[inspect.Parameter]) -> 
 
 def filled(struct: type[_Struct], given: Mapping[str, Any], **more: object) -> _Struct:
     """The struct of what was given on the command line for its fields. Raises what its checks raise."""
-    names = {field.name for field in msgspec.structs.fields(struct)}
-    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if name in names}
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    chosen = {name: _value(fields[name].default_factory, name, value) for name, value in given.items() if name in fields}
     return struct(**(chosen | more))
+
+
+def _value(kind: object, name: str, value: Any) -> object:
+    """What was given for a field: a list as the tuple, or the dict, that the field is. Raises InvalidRequest."""
+    if not isinstance(value, list) or kind is not dict:
+        return tuple(value) if isinstance(value, list) else value
+    pairs = [text.partition("=") for text in value]
+    for text, (key, sign, rest) in zip(value, pairs, strict=True):
+        if not (key and sign and rest) or [pair[0] for pair in pairs].count(key) > 1:
+            flag = _FLAGS.get(name, (name, None))[0]
+            raise InvalidRequest(f"{flag} takes NAME=VALUE, each name once, got {text!r:.80}.", param=name)
+    return {key: rest for key, _, rest in pairs}
 
 
 _MODEL_HELP = get_type_hints(EngineConfig, include_extras=True)["model"].__metadata__[0].description

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from pydantic import BaseModel
 
 import branchpoint as bp
 from branchpoint.lang.backends.base import GenerateRequest, ScoreRequest
-from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, ModelError
+from branchpoint.runtime.errors import CapacityError, EngineDead, InvalidRequest, ModelError, UnknownModel
 from branchpoint.runtime.messages import Call, Completed, Failed, Ids, ScoreCall, Text, Usage
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.weights.dummy import dummy_config
+from tests.runtime.adapters import write_adapter
 from tests.runtime.serving_fake import EOS, FakeEngine
 from tests.runtime.serving_site import tokenizer
 
@@ -415,3 +418,33 @@ def test_the_engine_learns_when_a_program_has_ended(fake: FakeEngine, around: bp
     with pytest.raises(KeyError):
         failing.run(backend=around)
     assert len(fake.ended) == 2
+
+
+def test_adapters_are_chosen_for_programs_and_direct_calls_and_come_and_go(tmp_path: Path) -> None:
+    folders = [write_adapter(tmp_path / name, dummy_config("llama"), seed=seed) for seed, name in enumerate("abc")]
+
+    @bp.function
+    def say(s: bp.State) -> None:
+        s += "Say: " + bp.gen("text", max_tokens=8, temperature=0.0, ignore_eos=True)
+
+    with bp.Engine("dummy:llama", num_pages=64, threads=1, adapters={"a": str(folders[0])}) as engine:
+        plain, own = say.run(backend=engine)["text"], say.run(backend=engine.adapter("a"))["text"]
+        assert plain != own
+        assert engine.generate("Say: ", max_tokens=8, temperature=0.0, ignore_eos=True, heal=True).text == plain
+        with engine.adapter("a") as view:
+            assert view.generate("Say: ", max_tokens=8, temperature=0.0, ignore_eos=True, heal=True).text == own
+        engine.load_adapter("b", folders[1])
+        with pytest.raises(InvalidRequest, match="'b' is loaded already"):
+            engine.load_adapter("b", folders[2])
+        with pytest.raises(InvalidRequest, match="must be a folder with adapter_config") as refused:
+            engine.load_adapter("d", tmp_path / "nothing")
+        assert refused.value.param == "lora_path"
+        second = say.run(backend=engine.adapter("b"))["text"]
+        engine.load_adapter("b", folders[2], replace=True)
+        assert len({plain, own, second, say.run(backend=engine.adapter("b"))["text"]}) == 4
+        engine.unload_adapter("b")
+        with pytest.raises(bp.ProgramError, match="No adapter 'b' is loaded"):
+            say.run(backend=engine.adapter("b"))
+        with pytest.raises(UnknownModel, match="No adapter 'b' is loaded"):
+            engine.unload_adapter("b")
+        assert say.run(backend=engine)["text"] == plain

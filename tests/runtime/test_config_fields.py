@@ -3,7 +3,9 @@
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import msgspec
@@ -21,7 +23,9 @@ from branchpoint.runtime.errors import CapacityError, InvalidRequest, ModelError
 from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Hints
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.weights.dummy import dummy_config
 from branchpoint.runtime.weights.loader import load_model
+from tests.runtime.adapters import write_adapter
 
 BASE: dict[str, object] = {"model": "dummy:llama", "num_pages": 64, "threads": 1}
 PROMPT = tuple(range(40))
@@ -349,6 +353,38 @@ def check_seed() -> None:
         with built(seed=seed) as loaded:
             texts.append(said(loaded, temperature=1.0))
     assert texts[0] == texts[1] != texts[2]
+
+
+def check_adapters() -> None:
+    with pytest.raises(ModelError, match="must be a folder"):  # tests/runtime/test_lora.py has some
+        build_engine(config(adapters={"a": "/nowhere"}))
+    with pytest.raises(InvalidRequest, match="1 to 256 printable characters"):
+        config(adapters={"": "/nowhere"})
+
+
+def check_enable_lora() -> None:
+    for enabled, refusal in ((False, InvalidRequest), (True, ModelError)):
+        with built(enable_lora=enabled) as loaded, pytest.raises(refusal):
+            loaded.engine.adapters.load("a", "/nowhere")
+
+
+def check_max_loras() -> None:
+    for most in (0, 2000):
+        with pytest.raises(InvalidRequest, match="max_loras must be in"):
+            config(max_loras=most)
+    with built(enable_lora=True, max_loras=3) as loaded:
+        assert loaded.engine._scheduler._max_adapters == 3  # type: ignore[attr-defined]  # tests/runtime/test_lora.py sees it act
+
+
+def check_max_lora_rank() -> None:
+    with TemporaryDirectory() as folder:
+        write_adapter(Path(folder), dummy_config("llama"), rank=4)
+        for most, taken in ((4, True), (3, False)):
+            with (
+                nullcontext() if taken else pytest.raises(ModelError, match="max_lora_rank=3"),
+                built(adapters={"a": folder}, max_lora_rank=most),
+            ):
+                pass
 
 
 CHECKS: dict[str, Callable[[], None]] = {

@@ -13,7 +13,7 @@ import pytest
 
 from branchpoint.constrained.spec import Choice
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.errors import EngineDead, ModelError, RuntimeFailure
+from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError, RuntimeFailure, UnknownModel
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, ScoreCall, Scored
 from branchpoint.runtime.process import EngineProcess, EngineThread
 from branchpoint.runtime.sampling import SamplingParams
@@ -72,6 +72,16 @@ class Reader:
 def call(call_id: str, max_tokens: int | None = 8, **sampling: object) -> Call:
     options = SamplingParams(max_tokens=max_tokens, ignore_eos=True, seed=3, **sampling)  # type: ignore[arg-type]
     return Call(call_id, (1, 2, 3), options)
+
+
+def test_a_change_of_adapters_that_is_refused_says_why(host: Host) -> None:
+    """tests/lang/test_backend_engine.py has changes that are made."""
+    with pytest.raises(InvalidRequest, match="takes no adapters; start it with enable_lora") as refused:
+        host.load_adapter("a", "/nowhere").result(20)
+    assert refused.value.param == "enable_lora"
+    with pytest.raises(UnknownModel, match="No adapter 'a' is loaded"):
+        host.unload_adapter("a").result(20)
+    assert Reader(host, Call("adapted", (1, 2), adapter="a")).failure().kind == UnknownModel.kind
 
 
 def test_a_call_says_what_the_engine_says(host: Host) -> None:

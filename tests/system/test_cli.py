@@ -30,6 +30,7 @@ def test_serve_has_an_option_for_each_field() -> None:
         "drafters": "--drafter",
         "model": "model",
         "served_name": "--served-model-name",
+        "adapters": "--lora-modules",
     }
     for struct in (EngineConfig, ServerOptions):
         for field in msgspec.structs.fields(struct):
@@ -57,6 +58,7 @@ def test_the_command_line_loads_nothing_heavy() -> None:
         (("serve", "x", "--max-body-bytes", "0"), "max_body_bytes must be at least 1"),
         (("serve", "x", "--shutdown-timeout", "nan"), "shutdown_timeout must be at least 0"),
         (("serve", "x", "--shutdown-timeout", "-1"), "shutdown_timeout"),
+        (("serve", "x", "--lora-modules", "sql"), "--lora-modules takes NAME=VALUE, each name once, got 'sql'"),
     ],
 )
 def test_refusals_are_one_line_and_status_2(arguments: tuple[str, ...], told: str) -> None:

@@ -42,7 +42,7 @@ const tree = {
   spaces(roots) {
     const found = new Map();
     for (const node of roots) {
-      const name = node.namespace.split("\u001f").filter(Boolean).join(", ");
+      const name = node.namespace.split(/[\u001e\u001f]/).filter(Boolean).join(", ");
       if (!found.has(name)) found.set(name, []);
       found.get(name).push(node);
     }

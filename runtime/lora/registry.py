@@ -1,0 +1,55 @@
+"""The adapters of one engine by name. Names come and go while it runs; what a sequence has begun with stays with it.
+
+Asked by the engine's door for each call that names an adapter; changed from any thread, since reading weights takes a while.
+"""
+
+import threading
+from collections.abc import Callable
+
+from branchpoint.runtime.errors import InvalidRequest, UnknownModel
+from branchpoint.runtime.lora.adapter import Adapter, check_name
+
+__all__ = ["Adapters", "ReadAdapter"]
+
+ReadAdapter = Callable[[str, str], Adapter]
+"""Reads the adapter of a name out of a folder. Raises ModelError."""
+
+
+class Adapters:
+    """Those that `read` has read; with None the engine takes no adapters."""
+
+    def __init__(self, read: ReadAdapter | None = None) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._adapters: dict[str, Adapter] = {}
+
+    def find(self, name: str) -> Adapter:
+        """The adapter that has this name now. Raises UnknownModel."""
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            raise UnknownModel(f"No adapter {name!r:.80} is loaded.", param="model")
+        return adapter
+
+    def load(self, name: str, folder: str, *, replace: bool = False) -> None:
+        """Read an adapter; with `replace` calls from now on get this one in place of another of its name.
+
+        Raises InvalidRequest where the name can't be given, ModelError for a folder that holds no adapter for this model.
+        """
+        if self._read is None:
+            raise InvalidRequest("This engine takes no adapters; start it with enable_lora.", param="enable_lora")
+        check_name(name)
+        self._check_free(name, replace=replace)
+        adapter = self._read(name, folder)
+        with self._lock:
+            self._check_free(name, replace=replace)
+            self._adapters[name] = adapter
+
+    def unload(self, name: str) -> None:
+        """Take the name away; calls that have begun with its adapter go on. Raises UnknownModel."""
+        with self._lock:
+            self.find(name)
+            del self._adapters[name]
+
+    def _check_free(self, name: str, *, replace: bool) -> None:
+        if name in self._adapters and not replace:
+            raise InvalidRequest(f"An adapter {name!r:.80} is loaded already; unload it first.", param="lora_name")
