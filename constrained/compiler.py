@@ -36,12 +36,12 @@ from branchpoint.constrained.json_grammar import compile_json_schema, compile_pr
 from branchpoint.constrained.lazy import Lazy
 from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.places import starting_point
-from branchpoint.constrained.prepared import Prepared, PreparedSchema
+from branchpoint.constrained.prepared import Prepared, PreparedSchema, PreparedTag
 from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
 from branchpoint.constrained.sandbox import RiskyConstraint, Sandbox, is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
-from branchpoint.constrained.tags import compile_structural_tag
+from branchpoint.constrained.tags import compile_prepared_tag, prepare_structural_tag
 from branchpoint.constrained.turns import Turns
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -191,6 +191,10 @@ class GrammarCompiler:
             prepared, found = prepare_json_schema(constraint, prefix, self._llguidance(), self._documents)
             compile_prepared(prepared, found, prefix, self._llguidance())  # what the judge takes counts too
             return prepared
+        if isinstance(constraint, StructuralTag):
+            tag, taken = prepare_structural_tag(constraint, prefix, self._llguidance(), self._documents)
+            compile_prepared_tag(tag, taken, self._llguidance())
+            return tag
         grammar = self._with_text(constraint, prefix, None)
         return grammar.prepared if isinstance(grammar, LlguidanceGrammar) else None
 
@@ -222,6 +226,8 @@ class GrammarCompiler:
     def _with_text(self, constraint: RiskyConstraint, prefix: str, prepared: Prepared | None) -> CompiledGrammar:
         if isinstance(prepared, PreparedSchema):
             return compile_prepared(prepared, self._llguidance().prepared(prepared.grammar), prefix, self._llguidance())
+        if isinstance(prepared, PreparedTag):
+            return compile_prepared_tag(prepared, self._llguidance().prepared(prepared.grammar), self._llguidance())
         if prepared is not None:
             return self._llguidance().prepared(prepared)
         if isinstance(constraint, JsonSchema):
@@ -229,7 +235,8 @@ class GrammarCompiler:
         if isinstance(constraint, Regex):
             return self._regex(constraint, prefix)
         if isinstance(constraint, StructuralTag):
-            return compile_structural_tag(constraint, prefix, self._llguidance(), lambda schema: self._json_schema(schema, ""))
+            engine = self._llguidance()
+            return compile_prepared_tag(*prepare_structural_tag(constraint, prefix, engine, self._documents), engine)
         try:
             return self._llguidance().lark(normalise_ebnf(constraint.grammar), prefix)
         except GrammarError as error:

@@ -12,6 +12,7 @@ from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.engines.judged import JudgedGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
+from branchpoint.constrained.engines.watch import ValueWatch
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.inhabited import prune_uninhabited
@@ -27,8 +28,9 @@ from branchpoint.constrained.schema import Schema, SchemaMap, parse_schema
 from branchpoint.constrained.simplify import simplify_schema
 from branchpoint.constrained.spec import JsonSchema
 from branchpoint.constrained.unordered import unordered_schema
+from branchpoint.constrained.work import Work
 
-__all__ = ["compile_json_schema", "compile_prepared", "prepare_json_schema"]
+__all__ = ["compile_json_schema", "compile_prepared", "prepare_json_schema", "watch_value"]
 
 _MAX_TRIES = 6
 _DROPS = (
@@ -48,11 +50,16 @@ def compile_prepared(
     prepared: PreparedSchema, grammar: LlguidanceGrammar, prefix: str, engine: LlguidanceEngine
 ) -> CompiledGrammar:
     """The engine's grammar, with a judge where it takes too much."""
-    if not prepared.loose and not prepared.free:
+    if not prepared.is_judged:
         return grammar
+    return JudgedGrammar(engine.vocabulary, grammar, watch_value(prepared, engine, Work(), len(prefix.encode())))
+
+
+def watch_value(prepared: PreparedSchema, engine: LlguidanceEngine, work: Work, prefix: int = 0) -> ValueWatch:
+    """The judge of a value and what asks it, `prefix` bytes before the value; what is spent counts on `work`."""
     loose = {id(place): words for place, words in prepared.loose}
-    judge = Judge(prepared.root, loose, {id(place): names for place, names in prepared.free})
-    return JudgedGrammar(engine.vocabulary, engine.shapes(), engine.effects(), grammar, judge, len(prefix.encode()))
+    judge = Judge(prepared.root, loose, {id(place): names for place, names in prepared.free}, work)
+    return ValueWatch(engine.vocabulary, engine.shapes(), engine.effects(), judge, prefix)
 
 
 def prepare_json_schema(

@@ -28,13 +28,17 @@ class Judge:
     """For one normalised schema; `loose` has the ids of its loose dicts, and which of their words are to be judged.
 
     `free` has the ids of dicts whose keys come in any order, with the names that may be (None: any): see `unordered.py`.
-    Shared by cursors; only remembers validators and answers.
+    What is spent counts on `work`. Shared by cursors; only remembers validators and answers.
     """
 
     def __init__(
-        self, root: Schema, loose: Mapping[int, frozenset[str]], free: Mapping[int, frozenset[str] | None] | None = None
+        self,
+        root: Schema,
+        loose: Mapping[int, frozenset[str]],
+        free: Mapping[int, frozenset[str] | None] | None = None,
+        work: Work | None = None,
     ) -> None:
-        self.work = Work()
+        self.work = work or Work()
         self._root = root
         self._loose = loose
         self._free = free or {}

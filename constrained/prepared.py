@@ -5,9 +5,11 @@
 
 from dataclasses import dataclass
 
+from branchpoint.constrained.outline import Outline
 from branchpoint.constrained.schema import Schema, SchemaMap
+from branchpoint.constrained.spots import Seams
 
-__all__ = ["Prepared", "PreparedGrammar", "PreparedSchema"]
+__all__ = ["Prepared", "PreparedGrammar", "PreparedSchema", "PreparedTag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +32,20 @@ class PreparedSchema:
     loose: tuple[tuple[SchemaMap, frozenset[str]], ...]
     free: tuple[tuple[SchemaMap, frozenset[str] | None], ...]
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the engine's grammar takes more than the schema does."""
+        return bool(self.loose or self.free)
 
-Prepared = PreparedSchema | PreparedGrammar
+
+@dataclass(frozen=True, slots=True)
+class PreparedTag:
+    """The engine's grammar of a structural tag, where its values stand, and those that are judged, by their names."""
+
+    grammar: PreparedGrammar
+    outline: Outline
+    seams: Seams
+    judged: tuple[tuple[str, PreparedSchema], ...]
+
+
+Prepared = PreparedSchema | PreparedTag | PreparedGrammar

@@ -16,6 +16,7 @@ _SPACE = frozenset(b" \t\n\r")
 _QUOTE, _BACKSLASH, _COMMA = b'"'[0], b"\\"[0], b","[0]
 _OPENING = {b"{"[0]: True, b"["[0]: False}
 _CLOSING = frozenset(b"}]")
+_IN_NUMBER = frozenset(b"0123456789+-.eE")
 _LITERALS = (b"true", b"false", b"null")
 _KINDS = {ord("t"): "boolean", ord("f"): "boolean", ord("n"): "null", _QUOTE: "string"}
 
@@ -68,20 +69,26 @@ class Reader:
         return State(At.PREFIX if self._prefix else At.VALUE, None, self._judge.root_duties(), skip=self._prefix)
 
     def read(self, state: State, text: bytes) -> State | None:
-        """The state after `text`, None where the value can't become valid any more."""
+        """The state after `text`, None where the value can't become valid any more. What comes after the value isn't read."""
+        return self.read_value(state, text)[0]
+
+    def read_value(self, state: State, text: bytes) -> tuple[State | None, int]:
+        """The state after as many bytes of `text` as belong to the value, and how many these are."""
         at: State | None = state
         place = 0
-        while at is not None and place < len(text):
+        while at is not None and place < len(text) and at.at is not At.END:
             if at.at in (At.IN_STRING, At.IN_KEY):
                 end = _closing_quote(at.text, text, place)
                 if end is None:
-                    return self._grown(at, text[place:])
+                    return self._grown(at, text[place:]), len(text)
                 at = self._string(at, at.text + text[place : end + 1])
                 place = end + 1
+            elif at.at is At.IN_SCALAR and text[place] not in _IN_NUMBER and at.text[0] in _IN_NUMBER:
+                at = self._complete(at)
             else:
                 at = self._byte(at, text[place])
                 place += 1
-        return at
+        return at, place
 
     def is_blind(self, state: State) -> bool:
         """Whether nobody looks at what the string that is being written says, so that only what follows it counts."""
@@ -193,9 +200,6 @@ class Reader:
         return begun if self._begins(begun, kind) else None
 
     def _scalar(self, state: State, byte: int) -> State | None:
-        if byte in _SPACE or byte == _COMMA or byte in _CLOSING:
-            completed = self._complete(state)
-            return None if completed is None else self._byte(completed, byte)
         grown = State(At.IN_SCALAR, state.frame, state.duties, state.text + bytes((byte,)))
         if grown.text in _LITERALS:
             return self._complete(grown)

@@ -49,11 +49,10 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One JSON value under a schema (JSON text); without `exact`, held to what a grammar can say of it."""
+    """One JSON value under a schema (JSON text)."""
 
     at: str
     schema: str
-    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +198,8 @@ def _free(value: object, at: str) -> FreeText:
 
 
 def _schema(value: object, at: str) -> Schema:
-    form = _fields(value, at, ("json_schema",), ("type", "exact"))
-    exact = "exact" not in form or _flag(form, "exact", at)
-    return Schema(f"{at}/json_schema", json.dumps(form["json_schema"]), exact)
+    form = _fields(value, at, ("json_schema",), ("type",))
+    return Schema(f"{at}/json_schema", json.dumps(form["json_schema"]))
 
 
 def _repeated(low: int, high: int | None) -> Callable[[object, str], Node]:

@@ -9,16 +9,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from branchpoint.constrained.cfg import Alt, Cfg, Lit, Part, Raw, Ref, Rep, Seq, from_regex, prune, renamed
-from branchpoint.constrained.charset import ANY
+from branchpoint.constrained.charset import ANY, union
+from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.ebnf import read_ebnf
 from branchpoint.constrained.engines.judged import JudgedGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
+from branchpoint.constrained.engines.tagged import TagWatch
 from branchpoint.constrained.errors import GrammarError, InvalidGrammar, UnsupportedKeyword
 from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.json_grammar import prepare_json_schema, watch_value
 from branchpoint.constrained.lark import write_lark
 from branchpoint.constrained.lexemes import cut_lexemes
+from branchpoint.constrained.outline import Unfollowable, Until, Value, make_outline
+from branchpoint.constrained.prepared import PreparedGrammar, PreparedSchema, PreparedTag
 from branchpoint.constrained.regex import Choice, Series, literal, parse_regex, write_regex
 from branchpoint.constrained.spec import JsonSchema, StructuralTag
+from branchpoint.constrained.spots import Spots
 from branchpoint.constrained.tag_format import (
     Const,
     FreeText,
@@ -34,36 +40,68 @@ from branchpoint.constrained.tag_format import (
     read_tag,
     wrong,
 )
+from branchpoint.constrained.work import Work
 
-__all__ = ["compile_structural_tag"]
+__all__ = ["compile_prepared_tag", "prepare_structural_tag"]
 
-_JSON_STARTS = ((ord('"'), ord('"')), (ord("-"), ord("-")), (ord("0"), ord("9")), (ord("["), ord("{")))
 _NUMBERS = "0123456789.eE+-"
+_DIGITS = "-0123456789"
+_STARTS = {"object": "{", "array": "[", "string": '"', "number": _DIGITS, "integer": _DIGITS, "boolean": "tf", "null": "n"}
 _Made = TypeVar("_Made")
 Ends = tuple[str, ...] | None
 """What follows a part: texts of which one comes next; none, where the output ends; None, where it is anything else."""
 
 
-def compile_structural_tag(
-    constraint: StructuralTag, prefix: str, engine: LlguidanceEngine, json_grammar: Callable[[JsonSchema], CompiledGrammar]
-) -> LlguidanceGrammar:
-    """The grammar after the text `prefix`; `json_grammar` compiles the schemas within. Raises GrammarErrors."""
-    builder = _Builder(constraint, engine, json_grammar)
+def prepare_structural_tag(
+    constraint: StructuralTag, prefix: str, engine: LlguidanceEngine, documents: Documents
+) -> tuple[PreparedTag | PreparedGrammar, LlguidanceGrammar]:
+    """A structural tag after the text `prefix`, with the engine's grammar, which takes too much where values are judged.
+
+    Raises GrammarErrors.
+    """
+    builder = _Builder(constraint, engine, documents)
     part = builder.whole(read_tag(constraint.format))
     cfg = prune(Cfg({**builder.rules, "root": part}, "root"))
-    text = write_lark(cut_lexemes(cfg)) + "\n".join(builder.terminals)
-    return engine.lark(text, prefix, builder.inner)
+    text = write_lark(cut_lexemes(cfg)) + "\n".join(f"{name}: {each}" for each, name in builder.terminals.items())
+    grammar = engine.lark(text, prefix, builder.inner)
+    if not builder.judged:
+        return grammar.prepared, grammar
+    try:
+        outline = make_outline(part, builder.rules, builder.raws, prefix)
+        seams = Spots(outline).explore()
+    except Unfollowable as error:
+        name, judged = next(iter(builder.judged.items()))
+        keyword = min(judged.loose[0][1], default="properties")
+        raise UnsupportedKeyword(keyword, builder.places[name], f"it is judged as the value is written, and {error}.") from error
+    return PreparedTag(grammar.prepared, outline, seams, tuple(builder.judged.items())), grammar
+
+
+def compile_prepared_tag(
+    prepared: PreparedTag | PreparedGrammar, grammar: LlguidanceGrammar, engine: LlguidanceEngine
+) -> CompiledGrammar:
+    """The engine's grammar, with a judge for each value of which it takes too much."""
+    if isinstance(prepared, PreparedGrammar):
+        return grammar
+    work = Work()
+    watches = {name: watch_value(each, engine, work) for name, each in prepared.judged}
+    watch = TagWatch(engine.vocabulary, Spots(prepared.outline), prepared.seams, watches, work)
+    return JudgedGrammar(engine.vocabulary, grammar, watch)
 
 
 @dataclass(slots=True)
 class _Builder:
+    """`terminals` by what they say; `raws` are what the outline knows of these and of values, `judged` of the latter by name."""
+
     constraint: StructuralTag
     engine: LlguidanceEngine
-    json_grammar: Callable[[JsonSchema], CompiledGrammar]
+    documents: Documents
     rules: dict[str, Part] = field(default_factory=dict)
-    terminals: list[str] = field(default_factory=list)
+    terminals: dict[str, str] = field(default_factory=dict)
     inner: dict[str, LlguidanceGrammar] = field(default_factory=dict)
-    schemas: dict[tuple[str, bool], str] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
+    raws: dict[str, Until | Value] = field(default_factory=dict)
+    judged: dict[str, PreparedSchema] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
     def whole(self, node: Node) -> Part:
         return self._closed(node, ())
@@ -143,20 +181,18 @@ class _Builder:
         if ends:
             return Alt(tuple(self._until(end, (*triggers, *ends), excludes) for end in ends))
         stops = (*triggers, *excludes)
-        return self._terminal(r"/(?s:.)*/" + (f" & ~/(?s:.)*(?:{_any_of(stops)})(?s:.)*/" if stops else ""), nullable=True)
+        barred = f" & ~/(?s:.)*(?:{_any_of(stops)})(?s:.)*/" if stops else ""
+        return self._terminal(f"/(?s:.)*/{barred}", Until(None, triggers, excludes), nullable=True)
 
-    def _until(self, stop: str, stops: Sequence[str], excludes: tuple[str, ...]) -> Part:
+    def _until(self, stop: str, stops: tuple[str, ...], excludes: tuple[str, ...]) -> Part:
         """Text up to and with `stop`, in which none of `stops` ends before."""
         barred = f" & ~/(?s:.)*(?:{_any_of(excludes)})(?s:.)*/" if excludes else ""
-        return self._terminal(f"/(?s:.)*{_any_of((stop,))}/ & ~/(?s:.)*(?:{_any_of(stops)})(?s:.)+/{barred}", nullable=False)
+        expression = f"/(?s:.)*{_any_of((stop,))}/ & ~/(?s:.)*(?:{_any_of(stops)})(?s:.)+/{barred}"
+        return self._terminal(expression, Until(stop, stops, excludes), nullable=False)
 
-    def _terminal(self, expression: str, *, nullable: bool) -> Raw:
-        line = f": {expression}"
-        for known in self.terminals:
-            if known.endswith(line) and known.index(":") == len(known) - len(line):
-                return Raw(known.split(":", 1)[0], ANY, nullable)
-        name = f"TEXT{len(self.terminals)}"
-        self.terminals.append(name + line)
+    def _terminal(self, expression: str, meaning: Until, *, nullable: bool) -> Raw:
+        name = self.terminals.setdefault(expression, f"TEXT{len(self.terminals)}")
+        self.raws[name] = meaning
         return Raw(name, ANY, nullable)
 
     def _grammar(self, node: Grammar) -> Part:
@@ -169,22 +205,16 @@ class _Builder:
         return Ref(f"{name}.{read.start}")
 
     def _schema(self, node: Schema) -> Part:
-        known = (node.schema, node.exact)
-        if known not in self.schemas:
-            grammar = self._told(node.at, lambda: self.json_grammar(JsonSchema(node.schema, self.constraint.whitespace)))
-            if isinstance(grammar, JudgedGrammar) and not node.exact:
-                grammar = grammar.inner
-            if not isinstance(grammar, LlguidanceGrammar):
-                raise UnsupportedKeyword(
-                    "json_schema",
-                    node.at,
-                    "it has keywords that are judged as the value is written, which isn't done inside of tags; "
-                    "`exact: false` beside it holds the value to all other keywords.",
-                )
-            name = f"json{len(self.inner)}"
+        if node.schema not in self.schemas:
+            name = self.schemas[node.schema] = f"json{len(self.inner)}"
+            asked = JsonSchema(node.schema, self.constraint.whitespace)
+            prepared, grammar = self._told(node.at, lambda: prepare_json_schema(asked, "", self.engine, self.documents))
             self.inner[name] = grammar
-            self.schemas[known] = name
-        return Raw(f"@{self.schemas[known]}", _JSON_STARTS)
+            self.raws[f"@{name}"] = Value(name, _starts(node))
+            if prepared.is_judged:
+                self.judged[name] = prepared
+                self.places[name] = node.at
+        return Raw(f"@{self.schemas[node.schema]}", union((ord(char), ord(char)) for char in _starts(node)))
 
     def _check_closed(self, tag: Tag) -> None:
         """Where text follows, it has to be told from the tag."""
@@ -206,11 +236,21 @@ class _Builder:
             raise type(error)(f"{error} (at {at} of the structural tag)") from error
 
 
-def _ends_itself(node: Schema) -> bool:
-    """Whether what follows a value can't be read as more of it: its `type` says that it is no number."""
+def _kinds(node: Schema) -> frozenset[str]:
+    """The types that a schema names; none where it may be any."""
     schema = json.loads(node.schema)
     kind = schema.get("type") if isinstance(schema, dict) else None
-    kinds = {kind} if isinstance(kind, str) else set(kind if isinstance(kind, list) else ())
+    return frozenset((kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ())
+
+
+def _starts(node: Schema) -> str:
+    """The characters that a value may begin with."""
+    return "".join(_STARTS[kind] for kind in _kinds(node) or _STARTS)
+
+
+def _ends_itself(node: Schema) -> bool:
+    """Whether what follows a value can't be read as more of it: its `type` says that it is no number."""
+    kinds = _kinds(node)
     return bool(kinds) and kinds.isdisjoint({"number", "integer"})
 
 

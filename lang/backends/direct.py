@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.lang.backends.base import Segment
 from branchpoint.lang.backends.generation import Collected, Generation
 from branchpoint.lang.options import SamplingOptions, sampling_params
@@ -133,7 +133,7 @@ def _constraint(held: Mapping[str, object]) -> Constraint | None:
         names = " and ".join(name for name, _ in given)
         raise InvalidRequest(f"Give one of {', '.join(_HELD)}, got {names}.", param=given[0][0])
     match given[0]:
-        case _, JsonSchema() | Regex() | Choice() | Ebnf() as constraint:
+        case _, JsonSchema() | Regex() | Choice() | Ebnf() | StructuralTag() as constraint:
             return constraint
         case "json_schema", str() as schema:
             return JsonSchema(schema)

@@ -127,7 +127,7 @@ def held_calls(use: ToolUse, *, reasons: bool, thinking: bool) -> StructuralTag:
 
 def _tag(name: str, function: _Function) -> Json:
     schema: Json = {"type": "object"} if function.strict is False else _parameters(function)
-    content: Json = {"type": "json_schema", "json_schema": schema, "exact": bool(function.strict)}
+    content: Json = {"type": "json_schema", "json_schema": schema}
     begin = f'{OPEN}\n{{"name": {json.dumps(name)}, "arguments": '
     return {"begin": begin, "content": content, "end": f"}}\n{CLOSE}"}
 

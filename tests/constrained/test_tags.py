@@ -227,9 +227,14 @@ def test_special_ids_are_never_in_the_text(compiler: GrammarCompiler, vocabulary
             "line 1, column 10.*/format/tags/0",
         ),
         (
-            triggered(tag("<", {"type": "json_schema", "json_schema": {"uniqueItems": True}}, ">")),
+            triggered(tag("<", {"type": "json_schema", "json_schema": {"min_items": 1}}, ">")),
             UnsupportedKeyword,
-            "/format/tags/0",
+            "/format/tags/0/content/json_schema/min_items",
+        ),
+        (
+            triggered(tag("<", {"type": "json_schema", "json_schema": {}, "exact": False}, ">")),
+            InvalidGrammar,
+            "/format/tags/0/content/exact",
         ),
         (triggered(tag("<", {"type": "json_schema", "json_schema": {"type": "number"}}, "0")), InvalidGrammar, "/format/tags/0"),
         (triggered(tag("<", regex("a"), ">"), at_least_one="yes"), InvalidGrammar, "/format/at_least_one"),

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 import branchpoint as bp
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.lang.backends.generation import Generation
 
 SCHEMAS: dict[str, object] = {
@@ -77,6 +77,10 @@ GBNF = 'root ::= "move " ("north" | "south") | "take " [a-z]{2,6}'
 GRAMMARS = {LARK: r"[a-z]{1,5}=[0-9]{1,3}(\+[0-9]{1,3}){0,4}", GBNF: r"move (north|south)|take [a-z]{2,6}"}
 OPTIONS = ("yes", "no", "yes, please", "yes, please!", "não", "ja 🙂")
 
+LISTED = {"type": "array", "items": {"enum": ["a", "ab", 1]}, "uniqueItems": True, "contains": {"type": "string"}}
+CALL = {"begin": "<c>", "content": {"type": "json_schema", "json_schema": LISTED}, "end": "</c>"}
+CALLS = {"type": "triggered_tags", "triggers": ["<c"], "tags": [CALL], "at_least_one": True, "stop_after_first": True}
+
 CONSTRAINTS: tuple[Constraint, ...] = (
     *(JsonSchema(json.dumps(schema)) for schema in SCHEMAS.values()),
     JsonSchema(json.dumps(SCHEMAS["person"]), whitespace="flexible"),
@@ -84,6 +88,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Regex(PATTERNS[0], engine="outlines"),
     *(Ebnf(grammar) for grammar in GRAMMARS),
     Choice(OPTIONS),
+    StructuralTag(json.dumps({"format": CALLS})),
 )
 
 
@@ -101,6 +106,9 @@ def accepts(constraint: Constraint, text: str) -> bool:
             return text in options
         case Ebnf(grammar):
             return re.fullmatch(GRAMMARS[grammar], text) is not None
+        case StructuralTag():
+            called = re.fullmatch("<c>(.*)</c>", text)
+            return called is not None and jsonschema.Draft202012Validator(LISTED).is_valid(json.loads(called[1]))
 
 
 async def ask(engine: bp.Engine, count: int, prompt: str = "The value: ", **options: Any) -> list[tuple[Constraint, Generation]]:

@@ -143,14 +143,16 @@ def test_the_client_parses_pydantic_models_whole_and_streamed(client: openai.Ope
 
 
 def test_calls_that_the_model_begins_by_itself_follow_their_schema_streamed_too(client: openai.OpenAI) -> None:
-    visit = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": SCHEMA}}
+    days = {"type": "array", "items": {"enum": ["Monday", "Friday"]}, "minItems": 2, "uniqueItems": True}
+    schema = SCHEMA | {"properties": SCHEMA["properties"] | {"days": days}, "required": ["city", "days"]}
+    visit = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": schema}}
     said = [("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(REPEATED)]
     options = {"model": "smol", "messages": [{"role": role, "content": text} for role, text in said], "tools": [visit]}
     whole = client.chat.completions.create(**options, temperature=0, max_tokens=60).choices[0]
     assert whole.finish_reason == "tool_calls" and whole.message.tool_calls
     arguments = [call.function.arguments for call in whole.message.tool_calls]
     for each in arguments:
-        jsonschema.validate(json.loads(each), SCHEMA)
+        jsonschema.validate(json.loads(each), schema)
     streamed = [""] * len(arguments)
     for chunk in client.chat.completions.create(**options, temperature=0, max_tokens=60, stream=True):
         for call in chunk.choices[0].delta.tool_calls or ():
