@@ -116,6 +116,9 @@ class JudgedMatcher(Generic[_Place]):
                 return True
             row = self._row.copy()
             self._inner.fill(row)
+            if self._watch.writes_number(reached):
+                self._watch.cut(row, reached)
+                return not is_empty(row)
             return _count(row) > _MAX_FOLLOWED or any(self._goes_on(reached, each, budget) for each in self._text(row))
         finally:
             self._inner.rollback(1)

@@ -99,10 +99,17 @@ class TagWatch:
 
     def may_strand(self, place: Place) -> bool:
         """Whether a token that is allowed in this value may lead to where all that follow are refused."""
-        if place.state is None or place.spot.value is None:
-            return False
-        watch = self._watches.get(place.spot.value.name)
-        return watch is not None and watch.may_strand(place.state)
+        watch = self._judging(place)
+        return watch is not None and place.state is not None and watch.may_strand(place.state)
+
+    def writes_number(self, place: Place) -> bool:
+        """Whether a number is being written that is judged as a whole: the grammar may let no digit follow."""
+        watch = self._judging(place)
+        return watch is not None and place.state is not None and watch.writes_number(place.state)
+
+    def _judging(self, place: Place) -> ValueWatch | None:
+        """Who judges the value that has begun, or may begin."""
+        return self._watches.get(place.spot.value.name) if place.spot.value is not None else None
 
     def cut(self, row: MaskRow, place: Place) -> None:
         """Clear the bits of all tokens that a judge refuses."""
@@ -110,7 +117,7 @@ class TagWatch:
         if spot.value is None or place.pending:
             self._check(row, place, self._entered(place))
             return
-        watch = self._watches.get(spot.value.name)
+        watch = self._judging(place)
         if watch is not None and state is not None:
             watch.cut(row, state)
         elif watch is not None:

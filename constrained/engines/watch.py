@@ -43,6 +43,9 @@ class Watch(Protocol[_Place]):
     def may_strand(self, place: _Place) -> bool:
         """Whether a token that is allowed here may lead to where all that follow are refused."""
 
+    def writes_number(self, place: _Place) -> bool:
+        """Whether a number is being written that is judged as a whole: the grammar may let no digit follow."""
+
 
 class ValueWatch:
     """One JSON value, `prefix` bytes before it (`Watch`)."""
@@ -78,10 +81,16 @@ class ValueWatch:
             forbid(row, refused)
 
     def may_strand(self, place: State) -> bool:
-        """Whether a token that is allowed in this container may lead to where all that follow are refused."""
+        """Whether a token that is allowed here may lead to where all that follow are refused."""
         frame = place.frame
+        if (place.at is At.VALUE or place.at is At.IN_SCALAR) and self._judge.is_loose(place.duties):
+            return True
         if frame is None or not frame.loose:
             return False
         if place.at is At.AFTER or place.at is At.KEY or place.at is At.IN_KEY:
             return True
         return any(self._judge.is_sensitive(frame, kind) for kind in ("string", "number", "boolean"))
+
+    def writes_number(self, place: State) -> bool:
+        """Whether a number is being written that is judged as a whole: the grammar may let no digit follow."""
+        return place.at is At.IN_SCALAR and place.is_watched

@@ -245,3 +245,24 @@ def test_an_allowance_goes_with_the_cursor_not_with_the_thread(threads: int) -> 
             pool.submit(spend).result()
         allowance.renew()
         pool.submit(spend).result()
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "stuck"),
+    [
+        ({"type": "array", "items": INTEGER, "uniqueItems": True}, b"[0,", {b"0"}),
+        (
+            {"properties": {"a": {"oneOf": [{**INTEGER, "multipleOf": 2}, {**INTEGER, "multipleOf": 3}]}, "b": {}}},
+            b'{"a":-',
+            {b"0"},
+        ),
+    ],
+)
+def test_a_number_that_no_digit_may_follow_is_refused_before_it_is_stuck(
+    compiler: GrammarCompiler, vocabulary: Vocabulary, schema: object, text: bytes, stuck: set[bytes]
+) -> None:
+    matcher = compiled(compiler, JsonSchema(json.dumps(schema))).matcher()
+    tokens = vocabulary.encode(text)
+    assert matcher.advance(tokens) == len(tokens)
+    found = {vocabulary.tokens[token] for token in allowed(matcher, vocabulary)}
+    assert not found & stuck and b"1" in found
