@@ -284,6 +284,7 @@ UNTRACEABLE: list[Any] = [
     lambda s, x: s.__iadd__("a" if x else "b"),
     lambda s, x: [s.__iadd__("a") for _ in range(x)],
     lambda s, x: s.__iadd__(x.strip()),
+    lambda s, x: s.__iadd__("a" if hasattr(x, "strip") else "b"),
     lambda s, x: s.__iadd__(f"{x:>8}"),
     lambda s, x: s.__iadd__(f"{x!r}"),
     lambda s, x: s.__iadd__(f"{x + 'more'}"),

@@ -366,6 +366,8 @@ def test_p5_bound_arguments_are_defaults() -> None:
     outer = bp.function(lambda s: [bound(s), bound(s, question="inline")])
     assert outer.run(backend=fake).value == ["abc", "abc"]
     assert "bound" in fake.prompts[-2] and fake.prompts[-1].count("inline") == 1
+    bound.bind(question="last").run(backend=fake)
+    assert "last" in fake.prompts[-1]
     with pytest.raises(bp.ProgramMistake, match="nothing"):
         ask.bind(nothing=1)
 

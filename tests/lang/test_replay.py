@@ -62,6 +62,18 @@ def test_b3_what_changed_fails_or_asks_the_other_backend(tmp_path: Path) -> None
     assert recorded.asked_then == len(fake.requests) == 1
 
 
+def test_b3_branches_that_ask_the_same_get_their_own_answers_again(tmp_path: Path) -> None:
+    def body(s: bp.State) -> list[str]:
+        forks = s.fork(2)
+        forks += "Q" + bp.gen("x")
+        return [fork["x"] for fork in forks]
+
+    same = bp.function(body)
+    late_and_early = bp.Fake(lambda request: Reply("late", delay=0.02) if request.hints.path[-1] == 0 else "early")
+    same.run(backend=late_and_early).save(tmp_path / "run.json")
+    assert same.run(backend=bp.replay(tmp_path / "run.json")).value == ["late", "early"]
+
+
 def test_b3_calls_that_are_the_same_answer_in_their_order(tmp_path: Path) -> None:
     def body(s: bp.State) -> list[str]:
         values = []

@@ -67,6 +67,16 @@ def test_a_report_tells_of_each_drafter_by_position() -> None:
     ]
 
 
+def test_b2_a_report_tells_time_in_the_queue_and_for_masks() -> None:
+    report = program.run(backend=bp.Fake("abcd")).report()
+    usages = [Usage(queue_seconds=0.5, mask_seconds=0.125), Usage(queue_seconds=0.25)]
+    records = tuple(replace(record, usage=usage) for record, usage in zip(report.records, usages, strict=False))
+    told = dataclasses.replace(report, records=records)
+    assert (told.total.queue_seconds, told.total.mask_seconds) == (0.75, 0.125)
+    line = dict(zip(told.rows()[0], told.rows()[-1], strict=True))
+    assert (line["queue s"], line["mask s"]) == ("0.750", "0.125")
+
+
 def test_a_report_can_be_had_while_the_run_goes_on() -> None:
     run = program.run(backend=bp.Fake(Reply("ab", delay=0.01)), stream=True)
     assert run.report().total.calls <= 5

@@ -100,11 +100,20 @@ def test_c3_meta_has_every_option() -> None:
 def test_c3_temperature_samples_from_the_options() -> None:
     program = bp.function(lambda s: s.__iadd__(bp.select("x", ["a", "b"], temperature=1.0)) and None)
     fake = bp.Fake(scores={"a": -1.0, "b": -2.0})
-    values = [program.run(backend=fake, seed=seed)["x"] for seed in range(300)]
-    assert values == [program.run(backend=fake, seed=seed)["x"] for seed in range(300)]
-    assert 0.6 < values.count("a") / 300 < 0.85  # 0.731 is expected
+    values = [program.run(backend=fake, seed=seed)["x"] for seed in range(120)]
+    assert values == [program.run(backend=fake, seed=seed)["x"] for seed in range(120)]
+    assert 0.6 < values.count("a") / 120 < 0.85  # 0.731 is expected
     cold = bp.function(lambda s: s.__iadd__(bp.select("x", ["a", "b"], temperature=1e-3)) and None)
     assert {cold.run(backend=fake, seed=seed)["x"] for seed in range(20)} == {"a"}
+
+
+def test_c3_a_seed_of_its_own_decides_whatever_that_of_the_run_is() -> None:
+    fake = bp.Fake(scores={"a": -1.0, "b": -1.1})
+    for seed in range(6):
+        expression = bp.select("x", ["a", "b"], temperature=1.0, seed=seed)
+        results = [run(expression, fake, seed=other) for other in range(6)]
+        assert len({result["x"] for result in results}) == 1
+        assert {result.meta("x").seed for result in results} == {seed}
 
 
 def test_c3_a_temperature_of_the_run_does_not_reach_a_select() -> None:

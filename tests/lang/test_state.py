@@ -107,6 +107,26 @@ def test_s2_adding_never_waits() -> None:
     assert order[0] == "added"
 
 
+def test_s2_reading_waits_for_no_more_than_it_needs() -> None:
+    def body(s: bp.State) -> str:
+        s += "first" + bp.gen("x")
+        s += "later" + bp.gen("y")
+        first: str = s["x"]
+        assert "".join(s.text_iter("x")) == first == "a"
+        assert s.meta("x").text == "a"
+        fake.dispatcher.post(gate.set)  # "y" is answered only now
+        return s.text()
+
+    async def script(request: GenerateRequest) -> str:
+        if prompt_text(request).endswith("later"):
+            await gate.wait()
+        return "a"
+
+    gate = asyncio.Event()
+    fake = bp.Fake(script)
+    assert run(body, fake).value == "firstalatera"
+
+
 def test_s2_a_missing_variable_says_what_there_is() -> None:
     def body(s: bp.State) -> None:
         s += bp.gen("here")
