@@ -4,6 +4,7 @@ The device is a clock: a pass takes its time from when it was launched and the o
 masks. What a step takes beyond its pass, the device was idle. The same texts are drawn with grammars and without.
 """
 
+import gc
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,6 +128,7 @@ def measure_engine(
     Where it `truncates`, samplers leave unlikely tokens out, and rows must be exact.
     """
     figures: dict[str, tuple[str, float, bool]] = {}
+    gc.freeze()  # as the engine's process does when it is ready
     step = f"engine, step of {seconds * 1e3:.0f} ms at batch"
     for batch, ahead in itertools.product(batches, (True, False)):
         free, held = (
@@ -143,6 +145,7 @@ def measure_engine(
             figures[f"{case}, longer by grammars, p{percent}"] = ("ms", max(0.0, added), True)
         bare, busy = (np.concatenate([device.busy for device in devices]) for devices in (free, held))
         figures[f"{case}, host's part for grammars, p50"] = ("ms", float(np.median(busy) - np.median(bare)) * 1e3, True)
+    gc.unfreeze()
     return figures
 
 

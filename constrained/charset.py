@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from re import _casefix  # type: ignore[attr-defined]  # the extra equivalences that `re` compiles with; not in typeshed
 
-__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "lead_blocks", "overlap", "union"]
+__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "lead_blocks", "overlap", "union", "warm"]
 
 CharSet = tuple[tuple[int, int], ...]
 """Disjoint, ascending, inclusive ranges of code points."""
@@ -101,6 +101,14 @@ def _runs(codes: Iterable[int]) -> Iterable[tuple[int, int]]:
         high = code
     if high >= 0:
         yield low, high
+
+
+def warm() -> None:
+    """Have all tables ready: the first to need one would keep Python's lock for a tenth of a second."""
+    for ascii_only in (False, True):
+        _cased(ascii_only=ascii_only)
+        for name in _TESTS:
+            category(name, ascii_only=ascii_only)
 
 
 def fold_case(chars: CharSet, *, ascii_only: bool) -> CharSet:

@@ -6,12 +6,11 @@ The scheduler calls `compile` when a sequence arrives and admits it when the fut
 import contextlib
 import functools
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from branchpoint.constrained import charset
 from branchpoint.constrained.automaton import count_states
 from branchpoint.constrained.completion import Completer, check_length
 from branchpoint.constrained.documents import Documents
@@ -33,6 +32,7 @@ from branchpoint.constrained.errors import (
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
 from branchpoint.constrained.json_grammar import compile_json_schema, compile_prepared, prepare_json_schema
+from branchpoint.constrained.kept import Kept
 from branchpoint.constrained.lazy import Lazy
 from branchpoint.constrained.limits import CompilerLimits
 from branchpoint.constrained.places import starting_point
@@ -66,12 +66,6 @@ class CompilerStats:
     refused: int
 
 
-@dataclass(slots=True)
-class _Entry:
-    future: "Future[CompiledGrammar]"
-    expires: float | None = None
-
-
 class GrammarCompiler:
     """Compiles constraints for one vocabulary. Thread-safe. `close()` ends its threads.
 
@@ -91,7 +85,7 @@ class GrammarCompiler:
         self._pool = Turns(self._limits.waiting, workers, "grammar")
         self._trials = Turns(self._limits.trials, 1, "grammar-trial")
         self._lock = threading.Lock()
-        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._kept = Kept[CompiledGrammar](self._limits.cached, self._limits.cached_characters)
         self._closed = False
         self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
         self._llguidance = Lazy(lambda: LlguidanceEngine(vocabulary))
@@ -115,6 +109,7 @@ class GrammarCompiler:
         engine = self._llguidance()
         engine.shapes()
         engine.effects()
+        charset.warm()
         if self._sandbox is not None:
             self._sandbox.begin()
 
@@ -149,18 +144,14 @@ class GrammarCompiler:
         with self._lock:
             if self._closed:
                 raise CompilerClosed("The grammar compiler is closed; nothing more can be compiled.")
-            entry = self._entries.get(key)
-            if entry is not None and (entry.expires is None or time.monotonic() < entry.expires):
-                self._entries.move_to_end(key)
-                self._counts["hits" if entry.future.done() else "shared"] += 1
-                if not entry.future.done():
-                    self._line(key).join(owner, entry.future)
-                return entry.future
+            kept = self._kept.find(key)
+            if kept is not None:
+                self._counts["hits" if kept.done() else "shared"] += 1
+                if not kept.done():
+                    self._line(key).join(owner, kept)
+                return kept
             future = self._line(key).submit(owner, functools.partial(self._build, key))
-            self._entries[key] = _Entry(future)
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._limits.cached:
-                self._entries.popitem(last=False)
+            self._kept.keep(key, future, _length(key[0]))
         future.add_done_callback(functools.partial(self._settle, key))
         return future
 
@@ -172,9 +163,8 @@ class GrammarCompiler:
         failed = future.cancelled() or future.exception() is not None
         with self._lock:
             self._counts["refused" if failed else "compiled"] += 1
-            entry = self._entries.get(key)
-            if failed and entry is not None and entry.future is future:
-                entry.expires = time.monotonic() + self._limits.failure_seconds
+            if failed:
+                self._kept.expire(key, future, self._limits.failure_seconds)
 
     def close(self) -> None:
         """Refuse what still waits, let what runs finish, and end the threads."""
@@ -275,9 +265,18 @@ class GrammarCompiler:
 
 def _check_size(constraint: Constraint | None) -> None:
     """Refuse what is far too long at the door: even to look it up takes the caller's thread some time."""
+    if not isinstance(constraint, Choice) and _length(constraint) > _LONGEST:  # choices have limits of their own
+        raise LimitExceeded(f"A constraint may have {_LONGEST:,} characters, got {_length(constraint):,}.")
+
+
+def _length(constraint: Constraint | None) -> int:
+    """How many characters a constraint has."""
     match constraint:
-        case JsonSchema(text) | Regex(text) | Ebnf(text) | StructuralTag(text) if len(text) > _LONGEST:
-            raise LimitExceeded(f"A constraint may have {_LONGEST:,} characters, got {len(text):,}.")
+        case JsonSchema(text) | Regex(text) | Ebnf(text) | StructuralTag(text):
+            return len(text)
+        case Choice(options):
+            return sum(map(len, options))
+    return 0
 
 
 def _decoded(prefix: bytes) -> str | None:

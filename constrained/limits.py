@@ -9,7 +9,8 @@ __all__ = ["CompilerLimits"]
 class CompilerLimits:
     """What a compiler keeps and takes on.
 
-    `cached`: grammars kept, least recently used dropped. `failure_seconds`: how long a refusal is remembered.
+    `cached`: grammars kept, least recently used dropped. `cached_characters`: length of their constraints in all; for each a
+    grammar takes some tens of bytes of memory. `failure_seconds`: how long a refusal is remembered.
     `waiting`: constraints of one owner that may wait, `trials`: risky ones; more are refused. `index_states`: automaton size up
     to which outlines-core is used.
     `options` and `option_bytes`: number and total size of choices. `prefix_bytes`: length of healed text. `trial_seconds` (of
@@ -17,6 +18,7 @@ class CompilerLimits:
     """
 
     cached: int = 256
+    cached_characters: int = 16 << 20
     failure_seconds: float = 10.0
     waiting: int = 1024
     index_states: int = 400

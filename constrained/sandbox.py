@@ -146,12 +146,17 @@ class Sandbox:
             pass
 
 
-def beyond_limits(seconds: float, memory: int) -> LimitExceeded:
-    """What is said of a constraint whose trial didn't end within `seconds` of computing and `memory` bytes."""
-    return LimitExceeded(
-        f"The constraint took more than {seconds:g} s of computing or {memory >> 20} MiB to compile, or nests too deep; "
-        "make it smaller."
-    )
+def beyond_limits(seconds: float, memory: int, ended_by: int = 0) -> LimitExceeded:
+    """What is said of a constraint whose trial went beyond `seconds` of computing, `memory` bytes, or its stack.
+
+    `ended_by` is the signal that ended it: of computing too long the kernel tells, of the other two libraries abort.
+    """
+    time, room = f"{seconds:g} s of computing", f"{memory >> 20} MiB"
+    if ended_by == signal.SIGPROF:
+        return LimitExceeded(f"The constraint takes more than {time} to compile; make it smaller.")
+    if ended_by:
+        return LimitExceeded(f"The constraint takes more than {room} to compile, or nests too deep; make it smaller.")
+    return LimitExceeded(f"The constraint takes more than {time} or {room} to compile, or nests too deep; make it smaller.")
 
 
 def send(pipe: IO[bytes], message: bytes) -> None:

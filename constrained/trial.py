@@ -44,12 +44,12 @@ def main() -> None:
     compiler.warm().result()  # before the first fork, which all share it with
     gc.freeze()  # what is shared is looked through by none of them
     while (message := receive(inbox)) is not None:
-        answer = _in_fork(functools.partial(_answer, compiler, message, seconds, memory))
-        send(answers, answer or pickle.dumps(beyond_limits(seconds, memory)))
+        answer, ended_by = _in_fork(functools.partial(_answer, compiler, message, seconds, memory))
+        send(answers, answer or pickle.dumps(beyond_limits(seconds, memory, ended_by)))
 
 
-def _in_fork(work: Callable[[], bytes]) -> bytes:
-    """What `work` gives in a fork of this process; nothing where that doesn't live to tell it."""
+def _in_fork(work: Callable[[], bytes]) -> tuple[bytes, int]:
+    """What `work` gives in a fork of this process; nothing where that doesn't live to tell it, and the signal that ended it."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -63,7 +63,8 @@ def _in_fork(work: Callable[[], bytes]) -> bytes:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         answer = pipe.read()
-    return answer if os.waitpid(process, 0)[1] == 0 else b""
+    status = os.waitpid(process, 0)[1]
+    return (b"", os.WTERMSIG(status)) if status else (answer, 0)
 
 
 def _answer(compiler: GrammarCompiler, message: bytes, seconds: float, memory: int) -> bytes:
@@ -71,16 +72,16 @@ def _answer(compiler: GrammarCompiler, message: bytes, seconds: float, memory: i
     trial = msgspec.msgpack.decode(message, type=Trial)
     signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time; its signal ends the process
     with ThreadPoolExecutor(1) as thread:  # for its stack, and because no thread survives a fork
-        outcome = thread.submit(_outcome, compiler, trial).result()
+        outcome = thread.submit(_outcome, compiler, trial, beyond_limits(seconds, memory, signal.SIGKILL)).result()
     signal.setitimer(signal.ITIMER_PROF, 0)
     return pickle.dumps(outcome)
 
 
-def _outcome(compiler: GrammarCompiler, trial: Trial) -> Outcome:
+def _outcome(compiler: GrammarCompiler, trial: Trial, too_large: GrammarError) -> Outcome:
     try:
         return only_grammar_errors(lambda: compiler.try_out(trial.constraint, trial.prefix))
     except GrammarError as error:
-        return error
+        return too_large if isinstance(error.__cause__, MemoryError) else error
 
 
 def _limit_memory(more: int) -> None:

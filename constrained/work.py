@@ -10,7 +10,7 @@ from branchpoint.constrained.errors import MatcherError
 
 __all__ = ["Allowance", "Work"]
 
-_MOST = 25_000
+_MOST = 10_000
 _UNBOUNDED = 1 << 62
 
 

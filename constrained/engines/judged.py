@@ -19,6 +19,7 @@ __all__ = ["JudgedGrammar", "JudgedMatcher"]
 _MAX_PROBED = 16
 _MAX_FOLLOWED = 8
 _BUDGET = 32
+_FEW_ASKED = 8  # tokens to ask about before a whole row is made to see whether any may follow
 _Place = TypeVar("_Place")
 
 
@@ -184,9 +185,13 @@ class JudgedMatcher(Generic[_Place]):
         if not self.can_end:
             return False
         row = self._row.copy()
+        self._inner.fill(row)
+        forbid(row, self._eos)
+        if any(self.allows(token) for token in iterate_allowed(row)[:_FEW_ASKED].tolist()):
+            return False
         self.fill(row)
         forbid(row, self._eos)
-        return not row.any()
+        return is_empty(row)
 
 
 def _count(row: MaskRow) -> int:

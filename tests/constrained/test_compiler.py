@@ -49,6 +49,20 @@ def test_compilations_in_flight_are_shared_and_cancelled_alone(monkeypatch: pyte
     compiler.close()
 
 
+def test_long_constraints_are_kept_as_far_as_their_length_allows() -> None:
+    compiler = GrammarCompiler(TINY, limits=CompilerLimits(cached_characters=20))
+    short = compiler.compile(Regex("ab")).result(30)
+    compiler.compile(Regex("a{1,2}b{1,2}c")).result(30)
+    assert compiler.compile(Regex("ab")).result(30) is short
+    compiler.compile(Choice(("ab", "bcdefghi"))).result(30)  # the pattern of 13 goes, the short one was asked for since
+    assert compiler.compile(Regex("ab")).result(30) is short
+    long = compiler.compile(Regex("a" * 30)).result(30)
+    assert compiler.compile(Regex("a" * 30)).result(30) is long
+    assert compiler.compile(Regex("ab")).result(30) is not short
+    assert compiler.stats.compiled == 5
+    compiler.close()
+
+
 def test_the_least_recently_used_is_dropped() -> None:
     compiler = GrammarCompiler(TINY, limits=CompilerLimits(cached=2))
     kept = compiler.compile(Choice(("a",))).result(30)

@@ -9,8 +9,9 @@ from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.engines.choice import ChoiceGrammar
 from branchpoint.constrained.errors import CompilerBusy, GrammarError, InvalidGrammar, LimitExceeded
 from branchpoint.constrained.limits import CompilerLimits
-from branchpoint.constrained.sandbox import is_risky
+from branchpoint.constrained.sandbox import Trial, is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
+from branchpoint.constrained.trial import _outcome
 from branchpoint.runtime.tokenizer import load_tokenizer
 
 
@@ -55,14 +56,31 @@ HOSTILE: dict[str, Callable[[], Constraint]] = {
 }
 
 
+WORDS = {
+    "chained terminals": "256 MiB to compile, or nests too deep",
+    "multiples together": "0.5 s of computing to compile",
+    "terminals together": "0.5 s of computing to compile",
+}
+"""Which limit is named where only one can be meant."""
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_constraint_is_refused_and_the_next_is_not(small: GrammarCompiler, name: str) -> None:
     hostile = HOSTILE[name]()
     assert is_risky(hostile)
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(LimitExceeded, match=WORDS.get(name)):
         small.compile(hostile).result(timeout=60)
     assert small.compile(Ebnf(f'start: "{name}" "!"?')).result(timeout=60).matcher().forced()
     assert small.compile(Regex("[a-z]+")).result(timeout=60).matcher() is not None
+
+
+def test_what_python_has_no_memory_for_is_said_to_be_too_large(monkeypatch: pytest.MonkeyPatch, small: GrammarCompiler) -> None:
+    def try_out(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(small, "try_out", try_out)
+    too_large = LimitExceeded("too large")
+    assert _outcome(small, Trial(Regex("a"), ""), too_large) is too_large
 
 
 def test_others_are_compiled_while_one_is_on_trial(small: GrammarCompiler) -> None:
