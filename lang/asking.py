@@ -195,7 +195,7 @@ def _take(event: Event, samples: list[Sample]) -> Completed | None:
 def hints_of(entry: CallEntry) -> Hints:
     """What the scheduler may know of a call."""
     place = entry.place
-    returns = place.last_call is None or entry.index < place.last_call
+    returns = place.goes_on_after(entry.index)
     return Hints(program=place.context.id, path=place.path, siblings=place.siblings, returns=returns)
 
 

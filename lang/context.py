@@ -47,6 +47,7 @@ class RunContext:
         self.branches: Replay[tuple[tuple[int, ...], str]] | None = Replay(self.lock) if streams else None
         self.began = time.perf_counter()
         self._requests = itertools.count(1)
+        self.written = False  # whether the program's function has ended: nothing is added any more
         self.cancelled = False
         self.closed = False
         self.failed_with: BaseException | None = None

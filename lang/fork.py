@@ -75,9 +75,9 @@ class Fork(Sequence[State]):
         """
         if on_error not in ("raise", "return"):
             raise ProgramMistake(f"on_error must be 'raise' or 'return', got {on_error!r}.")
-        if on_error == "return":
-            for branch in self._branches:
-                branch.place.tolerant = True
+        for branch in self._branches:
+            branch.place.tolerant |= on_error == "return"
+            branch.place.joined = True
         if mode == "concate_and_append":
             self._parent.splice(self._branches)
             return

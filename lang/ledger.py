@@ -23,10 +23,11 @@ __all__ = ["Entry", "Failure", "Pending", "Place", "RoleEntry", "Splice", "TextE
 class Place:
     """Where in a run a state stands. `path` alternates fork number and branch number, `branch` has the branch numbers only.
 
-    `last_call` is the index of the last call that the state will make, where that is known beforehand.
+    `last_call` is the index of the last call that the state will make, where that is known beforehand; `latest` that of the last
+    one so far, None where branches go on from there. A branch that was `joined` is not expected to be added to.
     """
 
-    __slots__ = ("branch", "context", "dropped", "last_call", "parent", "path", "siblings", "tolerant")
+    __slots__ = ("branch", "context", "dropped", "joined", "last_call", "latest", "parent", "path", "siblings", "tolerant")
 
     def __init__(
         self,
@@ -44,6 +45,8 @@ class Place:
         self.tolerant = False
         self.dropped: str | None = None
         self.last_call: int | None = None
+        self.latest: int | None = None
+        self.joined = False
 
     def child(self, fork: int, number: int, siblings: int) -> "Place":
         """The place of branch `number` of the state's fork `fork`."""
@@ -65,6 +68,11 @@ class Place:
     def ended(self) -> str | None:
         """Why the program gave this branch up, None where it goes on."""
         return next((place.dropped for place in self._upwards() if place.dropped), None)
+
+    def goes_on_after(self, call: int) -> bool:
+        """Whether something is to be expected behind the call of this index, as far as is known now."""
+        last = self.latest if self.joined or self.context.written else self.last_call
+        return last is None or call < last
 
     def within(self, other: "Place") -> bool:
         """Whether this is `other`, or came out of it."""

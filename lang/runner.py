@@ -83,6 +83,7 @@ class _Session:
             value = self.job.body(self.state)
             if self.job.asynchronous:
                 value = _in_new_loop(cast(Awaitable[object], value))
+            self.context.written = True
             self.context.watch(stops_early=True).wait()
         finally:
             RUNNING.reset(token)
@@ -96,6 +97,7 @@ class _Session:
             value = self.job.body(self.state)
             if self.job.asynchronous:
                 value = await cast(Awaitable[object], value)
+            self.context.written = True
             await self.context.watch(stops_early=True).reached()
         finally:
             RUNNING.reset(token)

@@ -98,6 +98,7 @@ class State:
                 self._submit(Insert(self._tail, origin, self.place, self._gate, variable=cast(Variable, source)))
             case Gen() | Select():
                 entry = CallEntry(self._tail, origin, self.place, self._gate, expr=leaf, index=self._calls)
+                self.place.latest = self._calls
                 self._calls += 1
                 self._submit(entry)
                 if leaf.name is not None:
@@ -230,6 +231,7 @@ class State:
 
     def _children(self, size: int, make: "Callable[[Place, State], State]") -> tuple["State", ...]:
         fork, self.forks = self.forks, self.forks + 1
+        self.place.latest = None
         return tuple(make(self.place.child(fork, number, size), self) for number in range(size))
 
     def scope(self) -> "Aside":

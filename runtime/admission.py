@@ -93,6 +93,7 @@ class Admission:
             sequence.num_prompt = len(computed)
             sequence.next_row = len(computed) - len(path.own)
             sequence.max_output = len(tokens) - len(computed)
+            sequence.goes_on = len(call.prompt)
             sequence.arrival = arrival
             scorings.append(Scoring(sequence, trie, path.own))
         return scorings

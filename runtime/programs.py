@@ -15,7 +15,9 @@ __all__ = ["Programs"]
 
 @dataclass(slots=True)
 class _Branch:
-    """The call that a branch of a program made last, and what it left in the tree: one key for each of its sequences."""
+    """The call that a branch of a program made last, and what it left in the tree: one key for each of its sequences, and first
+    that of what they share, where only that is certain to be gone on from.
+    """
 
     call_id: str
     standing: Standing
@@ -96,10 +98,14 @@ class Programs:
                     self._tree.last_use(old, standing=branch.standing)
             branch = _Branch(sequence.call_id, sequence.standing)
         program.branches[hints.path] = branch
-        branch.keys.append(key)
-        self._count(program, len(key))
+        goes_on = key
+        if sequence.goes_on is not None:
+            goes_on = PrefixKey(sequence.space, sequence.tokens[: sequence.goes_on])
+            if not branch.keys:
+                self._keep(program, branch, goes_on)
+        self._keep(program, branch, key)
         if hints.returns:
-            self._tree.expect(key, hints.return_seconds, standing=sequence.standing)
+            self._tree.expect(goes_on, hints.return_seconds, standing=sequence.standing)
         self._forget_oldest()
 
     def end(self, program: Hashable) -> None:
@@ -135,6 +141,10 @@ class Programs:
         while self._num_tokens > self._max_tokens and len(program.forks) > 1:
             path = next(iter(program.forks))
             self._count(program, -1 - len(program.forks.pop(path).key))
+
+    def _keep(self, program: _Program, branch: _Branch, key: PrefixKey) -> None:
+        branch.keys.append(key)
+        self._count(program, len(key))
 
     def _count(self, program: _Program, tokens: int) -> None:
         program.num_tokens += tokens

@@ -38,6 +38,8 @@ class Sequence:
     what is left to ask about what this step draws, None where the masks tell all. `asked` are the tokens whose log-probabilities
     a row is asked for, by position: a way's prompt are all its tokens but the last.
     Where it is `pooled`, hidden states are wanted of its rows instead of logits. Its tokens are computed with `adapter`.
+    `goes_on` counts the tokens that its program goes on from in any case; None where that is all of them, as it isn't for one of
+    several ways.
     """
 
     call_id: str
@@ -66,6 +68,7 @@ class Sequence:
     asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
     pooled: bool = False
     adapter: Adapter | None = None
+    goes_on: int | None = None
 
     @property
     def num_tokens(self) -> int:

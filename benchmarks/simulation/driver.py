@@ -7,16 +7,16 @@ from itertools import count
 
 from benchmarks.simulation.clock import SimulatedClock
 from benchmarks.simulation.outcome import Outcome
-from benchmarks.simulation.scripts import Ask, Fork, Pause, Program, Script, call_seed
+from benchmarks.simulation.scripts import Ask, Fork, Pause, Program, Score, Script, call_seed
 from branchpoint.runtime.engine import Engine
-from branchpoint.runtime.messages import Call, Completed, Delta, Event, Failed, Hints
+from branchpoint.runtime.messages import Call, Completed, Delta, Event, Failed, Hints, ScoreCall, Scored
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["Driver"]
 
 
 class _Task:
-    """A branch of a program under way; `waiting_for` counts the branches of its own open fork."""
+    """A branch of a program under way; `waiting_for` counts the branches of its own open fork, or the scores it asked for."""
 
     __slots__ = ("calls", "forks", "parent", "path", "program", "results", "script", "siblings", "waiting_for")
 
@@ -85,6 +85,12 @@ class Driver:
             self._heard.pop(event.id, None)
             self._outcome.add(event.usage)
             self._resume(task, tokens)
+        elif isinstance(event, Scored):
+            task, _ = self._asking.pop(event.id)
+            self._outcome.add(event.usage)
+            task.waiting_for -= 1
+            if task.waiting_for == 0:
+                self._resume(task, None)
         elif isinstance(event, Failed):
             raise RuntimeError(f"A simulated call failed: {event.message}")
 
@@ -96,6 +102,8 @@ class Driver:
             return
         if isinstance(deed, Ask):
             self._ask(task, deed)
+        elif isinstance(deed, Score):
+            self._score(task, deed)
         elif isinstance(deed, Pause):
             heapq.heappush(self._timers, (self._clock.now + deed.seconds, next(self._ticket), task))
         else:
@@ -125,12 +133,24 @@ class Driver:
         seed = call_seed(task.program, task.path, task.calls)
         task.calls += 1
         sampling = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens, ignore_eos=True, seed=seed)
-        self._asking[call] = (task, [])
+        self._submit(task, Call(call, ask.prompt, sampling, hints=self._hints_of(task, returns=ask.returns)))
+
+    def _score(self, task: _Task, score: Score) -> None:
+        """With hints one call, as the language makes it, else a request for each option."""
+        asked = [score.options] if self._hints else [(option,) for option in score.options]
+        task.waiting_for = len(asked)
+        for place, options in enumerate(asked):
+            name = f"{task.program}.{'.'.join(map(str, task.path))}.{task.calls}.{place}"
+            self._submit(task, ScoreCall(name, score.prompt, options, hints=self._hints_of(task, returns=score.returns)))
+        task.calls += 1
+
+    def _submit(self, task: _Task, call: Call | ScoreCall) -> None:
+        self._asking[call.id] = (task, [])
         started = time.perf_counter()
-        self._engine.submit(Call(call, ask.prompt, sampling, hints=self._hints_of(task, ask)))
+        self._engine.submit(call)
         self._outcome.wall_seconds += time.perf_counter() - started
 
-    def _hints_of(self, task: _Task, ask: Ask) -> Hints:
+    def _hints_of(self, task: _Task, *, returns: bool) -> Hints:
         if not self._hints:
             return Hints()
-        return Hints(program=f"program {task.program}", path=task.path, siblings=task.siblings, returns=ask.returns)
+        return Hints(program=f"program {task.program}", path=task.path, siblings=task.siblings, returns=returns)

@@ -42,4 +42,8 @@ class SimulatedRunner:
             return ()
         if slot.sample and len(slot.rows) == 1:
             return self._drawn[token_at(slot.sequence.seed, slot.rows[0] + 1)]
-        return tuple(RowResult(token_at(slot.sequence.seed, row + 1) if slot.sample else None, known=-1.0) for row in slot.rows)
+        return tuple([self._row(slot, row) for row in slot.rows])
+
+    def _row(self, slot: Slot, row: int) -> RowResult:
+        asked = slot.sequence.asked.get(row, ())
+        return RowResult(token_at(slot.sequence.seed, row + 1) if slot.sample else None, known=-1.0, asked=(-1.0,) * len(asked))

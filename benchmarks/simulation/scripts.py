@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Ask", "Deed", "Fork", "Pause", "Program", "Script", "call_seed"]
+__all__ = ["Ask", "Deed", "Fork", "Pause", "Program", "Score", "Script", "call_seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,15 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """Score each of `options` after `prompt`; nothing is sent back. A client that has no language sends a request for each."""
+
+    prompt: tuple[int, ...]
+    options: tuple[tuple[int, ...], ...]
+    returns: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Do something else for `seconds`: a tool, a person who reads."""
 
@@ -37,7 +46,7 @@ class Fork:
     branches: "Sequence[Script]"
 
 
-Deed = Ask | Pause | Fork
+Deed = Ask | Score | Pause | Fork
 Script = Generator[Deed, Any, Any]
 
 

@@ -1,4 +1,4 @@
-"""The programs that are simulated: agents with tools, few-shot questions, trees of thought, chats.
+"""The programs that are simulated: agents with tools, few-shot questions and selects, trees of thought, chats.
 
 Lengths are drawn from a fixed seed, so that every policy is given the same work.
 """
@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from benchmarks.simulation.runner import EOS
-from benchmarks.simulation.scripts import Ask, Deed, Fork, Pause, Script
+from benchmarks.simulation.scripts import Ask, Deed, Fork, Pause, Score, Script
 
 __all__ = ["SHAPES", "Shape"]
 
@@ -51,6 +51,13 @@ def few_shot(index: int) -> Generator[Deed, Sequence[int], None]:
     yield Ask(_tokens(task, 1200, 2500) + _tokens(rng, 40, 120), _answer(rng, 1, 8), returns=False)
 
 
+def few_shot_select(index: int) -> Generator[Deed, Sequence[int], None]:
+    """One of 64 tasks as in `few_shot`, a question of its own, and the best of 4 endings of 10 to 20 tokens."""
+    task, rng = _random(12, index % 64), _random(6, index)
+    text = _tokens(task, 1200, 2500) + _tokens(rng, 40, 120)
+    yield Score(text, tuple(_tokens(rng, 10, 20) for _ in range(4)), returns=False)
+
+
 def tree_of_thought(index: int) -> Generator[Deed, Sequence[int], None]:
     """A problem, and four levels of two thoughts each: 30 calls in 16 branches."""
     rng = _random(3, index)
@@ -80,4 +87,6 @@ def chat(index: int) -> Generator[Deed, Sequence[int], None]:
             text += tuple(output) + _tokens(rng, 20, 200)
 
 
-SHAPES: Mapping[str, Shape] = MappingProxyType({"agents": agent, "few_shot": few_shot, "tree": tree_of_thought, "chat": chat})
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {"agents": agent, "few_shot": few_shot, "select": few_shot_select, "tree": tree_of_thought, "chat": chat}
+)

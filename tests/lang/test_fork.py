@@ -1,13 +1,15 @@
 """F1 to F3 (and what of F5 is free): forks, groups of branches, joins, copies."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import branchpoint as bp
+from branchpoint.lang.asking import hints_of
 from branchpoint.lang.backends.base import GenerateRequest
 from branchpoint.lang.backends.fake import prompt_text
+from branchpoint.lang.variables import CallEntry
 
 
 def run(body: Any, backend: bp.Backend, **options: Any) -> Any:
@@ -339,3 +341,28 @@ def test_f3_messages_of_appended_branches_are_messages_of_the_prompt() -> None:
     fake = bp.Fake("v")
     bp.function(body).run(backend=fake)
     assert fake.requests[0].messages == tuple({"role": "user", "content": f"Q{number}"} for number in range(2))
+
+
+def test_what_is_joined_or_of_a_program_that_is_written_is_not_said_to_go_on() -> None:
+    seen: dict[str, bool] = {}
+
+    def note(states: dict[str, bp.State]) -> None:
+        seen.update({name: hints_of(cast(CallEntry, state.variable(name))).returns for name, state in states.items()})
+
+    def body(s: bp.State) -> None:
+        s += "a" + bp.gen("first")
+        branches = s.fork(2)
+        branches[0] += bp.gen("one") + bp.gen("two")
+        branches[1] += bp.gen("left")
+        note({"first": s, "left": branches[1]})
+        assert seen == {"first": True, "left": True}
+        branches.join()
+        note({"first": s, "one": branches[0], "two": branches[0], "left": branches[1]})
+        assert seen == {"first": True, "one": True, "two": False, "left": False}
+        s += bp.gen("last")
+        note({"last": s})
+        assert seen["last"]
+
+    done = run(body, bp.Fake("v"))
+    note({"first": done.state, "last": done.state})
+    assert seen["first"] and not seen["last"]

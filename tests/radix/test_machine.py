@@ -41,7 +41,7 @@ class PoolAndTree(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
 
-    @initialize(size=st.sampled_from([1, 3, 16]), slots=st.sampled_from([0, 5, 40]))
+    @initialize(size=st.sampled_from([1, 3, 16, 64]), slots=st.sampled_from([0, 5, 40]))
     def start(self, size: int, slots: int) -> None:
         self.size = size
         self.pool = BlockPool(NUM_PAGES, size)

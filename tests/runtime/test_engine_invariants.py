@@ -19,7 +19,7 @@ RELAXED = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink what fails takes longer than a test may
 )
 
-pools = st.sampled_from([1, 4, 16]).flatmap(
+pools = st.sampled_from([1, 4, 16, 64]).flatmap(
     lambda size: st.tuples(st.just(size), st.integers(-(-(LONGEST + MOST + 6) // size), 400 // size + 4))
 )
 setups = st.fixed_dictionaries(
@@ -59,7 +59,7 @@ def test_same_tokens_at_any_page_size_chunk_pool_and_batch(
 @settings(RELAXED, max_examples=60)
 @given(st.data())
 def test_whatever_fits_alone_finishes_in_the_smallest_pool(data: st.DataObject) -> None:
-    page_size = data.draw(st.sampled_from([1, 4, 16]))
+    page_size = data.draw(st.sampled_from([1, 4, 16, 64]))
     calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(3, 8)))]
     runner = ScriptedRunner(-(-(LONGEST + 7) // page_size), page_size)
     length = runner.num_pages * page_size
@@ -73,7 +73,7 @@ def test_whatever_fits_alone_finishes_in_the_smallest_pool(data: st.DataObject) 
 class EngineMachine(RuleBasedStateMachine):
     """Submits, steps, aborts and breaks at random; checks the books after each, and the answers at the end."""
 
-    @initialize(pool=st.sampled_from([(1, 60), (4, 14), (4, 60), (16, 8)]), setup=setups, ahead=st.booleans())
+    @initialize(pool=st.sampled_from([(1, 60), (4, 14), (4, 60), (16, 8), (64, 3)]), setup=setups, ahead=st.booleans())
     def start(self, pool: tuple[int, int], setup: dict[str, object], ahead: bool) -> None:
         self.runner = ScriptedRunner(pool[1], pool[0], runs_ahead=ahead)
         self.compiler = ScriptedCompiler(at_once=False)

@@ -294,6 +294,20 @@ def test_a_branch_that_comes_back_by_another_way_is_no_longer_awaited_on_the_fir
     assert awaited(scheduler) == 0
 
 
+def test_of_options_that_were_scored_only_their_prompt_is_awaited_until_the_program_ends() -> None:
+    scheduler = scheduler_of(32)
+    for index in range(2):
+        way = make(1, [*unlike(1, 16), *unlike(2 + index, 8)], max_output=1, program="old", returns=True, return_seconds=900.0)
+        way.goes_on = 16
+        scheduler.add(way)
+        commit(scheduler, scheduler.plan())
+        scheduler.remove(way, keep=True)
+    assert awaited(scheduler) == 4
+    scheduler.end_program("old")
+    assert awaited(scheduler) == 0
+    scheduler.check()
+
+
 def test_a_preempted_call_that_is_aborted_is_no_longer_awaited() -> None:
     scheduler = scheduler_of(9)
     first, second = make(1, unlike(1, 11)), make(2, unlike(2, 11))
