@@ -2,7 +2,7 @@
 
 For each case tokens per step and tokens a second, with and without, how many guesses held, and whether the texts are the same
 (in float32 they must be; other forms round by the number of rows). Both engines have one model and take each round in turn, so
-that what else the machine does befalls both.
+that what else the machine does befalls both. Where drafts are trees, a third one has the same drafters without branches.
 """
 
 import argparse
@@ -73,7 +73,11 @@ class Side:
 
 
 def _load(
-    options: argparse.Namespace, names: dict[str, str], drafters: tuple[str, ...], model: LoadedModel | None = None
+    options: argparse.Namespace,
+    names: dict[str, str],
+    drafters: tuple[str, ...],
+    model: LoadedModel | None = None,
+    branches: int = 1,
 ) -> Side:
     config = EngineConfig(
         **names,  # type: ignore[arg-type]  # the model, and that which guesses for it
@@ -84,6 +88,7 @@ def _load(
         seed=1,
         drafters=drafters,  # type: ignore[arg-type]  # checked by the config itself
         draft_tokens=options.draft_tokens,
+        draft_branches=branches,
     )
     return Side(build_engine(config, model))
 
@@ -101,24 +106,30 @@ def _pair(folder: Path, *layers: int) -> dict[str, str]:
 
 def measure(name: str, case: Case, options: argparse.Namespace, report: Report) -> None:
     """One case on both engines."""
-    drafters = tuple(options.drafters or case.drafters)
+    drafters, branches = tuple(options.drafters or case.drafters), options.draft_branches or case.branches
     with tempfile.TemporaryDirectory() as folder:
         names = {"model": options.model} if case.layers is None else _pair(Path(folder), *case.layers)
         small = {"draft_model": names.pop("draft_model")} if "model" in drafters and "draft_model" in names else {}
         plain = _load(options, names, ())
-        drafted = _load(options, names | small, drafters, plain.loaded.model)
+        drafted = _load(options, names | small, drafters, plain.loaded.model, branches)
+        sides = [plain, drafted]
+        if branches > 1:
+            sides.append(_load(options, names | small, drafters, plain.loaded.model))
     try:
         for number, calls in enumerate(case.rounds(drafted.loaded.tokenizer)):
-            for side in (drafted, plain) if number % 2 else (plain, drafted):
+            for side in reversed(sides) if number % 2 else sides:
                 side.run(calls, counted=number >= case.warm)
         stats = drafted.loaded.engine.stats()
     finally:
-        drafted.close()
-        plain.close()
+        for side in sides:
+            side.close()
     with_drafts, without = drafted.tokens / drafted.steps, plain.tokens / plain.steps
     report.add(Figure("drafting", f"{name}/tokens_per_step", "tok/step", with_drafts, "off", without))
     rate, plain_rate = drafted.tokens / drafted.seconds, plain.tokens / plain.seconds
     report.add(Figure("drafting", f"{name}/speed", "tok/s", rate, "off", plain_rate))
+    for chain in sides[2:]:
+        report.add(Figure("drafting", f"{name}/trees", "tok/step", with_drafts, "chains", chain.tokens / chain.steps))
+        report.add(Figure("drafting", f"{name}/trees_speed", "tok/s", rate, "chains", chain.tokens / chain.seconds))
     same = sum(text == plain.texts.get(call) for call, text in drafted.texts.items())
     reached = rate / plain_rate if case.by_time else with_drafts / without
     told = {
@@ -141,6 +152,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--drafters", nargs="*", help="instead of each case's own")
     parser.add_argument("--draft-tokens", type=int, default=6)
+    parser.add_argument("--draft-branches", type=int, help="instead of each case's own")
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
     report = Report(json_only=options.json)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from branchpoint.radix.branches import Branches
 from branchpoint.radix.check import check_tree
-from branchpoint.radix.continuation import continuation
+from branchpoint.radix.continuation import continuation, forks
 from branchpoint.radix.eviction import evict
 from branchpoint.radix.handle import Handle
 from branchpoint.radix.hints import MAX_SECONDS, Hint, Standing
@@ -62,9 +62,8 @@ class RadixTree:
         return self._branches.num_tokens
 
     def num_awaited(self, standing: Standing) -> int:
-        """Pages at the ends of cached prefixes whose return is awaited with more than this standing, those in host memory aside.
-
-        What the host tier has room for isn't counted: it can leave the device and come back.
+        """Pages at the ends of cached prefixes whose return is awaited with more than this standing. Those in host memory aren't
+        counted, nor what it has room for: that can leave the device and come back.
         """
         return self._branches.num_awaited(standing, self._clock())
 
@@ -112,6 +111,10 @@ class RadixTree:
     def continuation(self, key: PrefixKey, count: int) -> tuple[int, ...]:
         """Up to `count` tokens that are cached behind the whole of `key`, on the likeliest branch; counts as no use."""
         return continuation(self._branches, key, count)
+
+    def forks(self, key: PrefixKey, count: int, width: int, reach: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Where `continuation` has others beside it: behind how many of its tokens, and `reach` tokens of `width` of them."""
+        return forks(self._branches, key, count, width, reach)
 
     def insert(self, key: PrefixKey, pages: Sequence[int], *, priority: int = 0) -> int:
         """Cache what `pages` hold of `key`: ceil(len(key) / page size) pages, the last one perhaps partly filled.
@@ -276,9 +279,8 @@ class RadixTree:
     def _end(self, key: PrefixKey, now: float) -> Node | None:
         """The node that ends where the cached part of `key` does, split off what lies behind."""
         path, length = self._branches.walk(key, None)
-        if path and length < path[-1].end:
-            return self._branches.split(path[-1], length - path[-1].start, now)
-        return path[-1] if path else None
+        last = path[-1] if path else None
+        return self._branches.split(last, length - last.start, now) if last and length < last.end else last
 
     def _forgone(self, key: PrefixKey, standing: Standing, now: float) -> Node | None:
         """The node that ends where the cached part of `key` does, of which `standing` awaits nothing more, nor does another."""

@@ -86,6 +86,10 @@ class KVCache:
         """Up to `count` tokens that the tree holds behind all tokens of `sequence`. Counts as no use."""
         return self.tree.continuation(self._key(sequence), count) if self.enabled else ()
 
+    def read_forks(self, sequence: Sequence, count: int, width: int, reach: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Behind how many of these tokens the tree holds others too: up to `reach` tokens of each of `width` other branches."""
+        return self.tree.forks(self._key(sequence), count, width, reach) if self.enabled else ()
+
     def shared_prefix(self, sequence: Sequence, other: Sequence) -> int:
         """Tokens that `sequence` could take over once `other` has computed all of its own."""
         if not self.enabled or sequence.space != other.space:

@@ -30,6 +30,7 @@ _BOUNDS = {
     "max_queued": (1, 2**24),
     "grammar_workers": (1, 256),
     "draft_tokens": (1, 64),
+    "draft_branches": (1, 16),
     "ngram_min": (1, 64),
     "ngram_max": (1, 64),
     "seed": (-(2**63), 2**64 - 1),
@@ -86,6 +87,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str | None, Meta(description="A small model of the same vocabulary, for the drafter `model`; named as the model is.")
     ] = None
     draft_tokens: Annotated[int, Meta(description="Guesses that a step verifies for one sequence at most.")] = 6
+    draft_branches: Annotated[
+        int, Meta(description="Tokens that grammar, radix, suffix and ngram may guess for one place, all verified in one pass.")
+    ] = 1
     draft_adaptive: Annotated[bool, Meta(description="Guess less where it doesn't pay, as measured, down to nothing.")] = True
     draft_head: Annotated[
         str | None, Meta(description="Folder of an EAGLE head that was trained for the model, for the drafter `head`.")
@@ -158,6 +162,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     f"The drafter {name!r} guesses with what draft_{name} names, and nobody else does: give both or neither.",
                     param=f"draft_{name}",
                 )
+        if self.draft_branches > 1 and "head" in self.drafters:
+            raise InvalidRequest(
+                f"draft_branches must be 1 beside the drafter 'head', which follows one line of text, got {self.draft_branches}.",
+                param="draft_branches",
+            )
         if self.draft_verify == "rejection" and not {"model", "head"}.intersection(self.drafters):
             raise InvalidRequest(
                 "draft_verify 'rejection' is a rule for guesses that are drawn: it needs the drafter 'model' or 'head'.",

@@ -50,13 +50,31 @@ _ORDER = {
     "additionalProperties": False,
 }
 
+_FAULTS = ("came with a scratch", "has stopped working", "is louder than I thought", "lacks a screw", "smells of smoke")
+_MOODS = ("Please call me.", "I want my money back.", "No hurry, but do look into it.", "This is the third time!", "Thank you.")
+_CHOICES = {
+    "area": _AREAS,
+    "priority": _URGENCY,
+    "mood": ("angry", "sad", "calm", "glad"),
+    "kind": ("damage", "defect", "delivery", "question"),
+    "answer": ("refund", "repair", "replace", "reply"),
+    "channel": ("phone", "mail", "chat"),
+}
+_TICKET = {
+    "type": "object",
+    "properties": {key: {"enum": [*values]} for key, values in _CHOICES.items()},
+    "required": [*_CHOICES],
+    "additionalProperties": False,
+}
+
 Rounds = list[list[Call]]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """`rounds` makes the work; the first `warm` rounds aren't counted. `bar` is what `drafters` must reach beside none: in tokens
-    per step, or, `by_time`, in tokens a second. With `layers` it is a random model of so many and another of its first ones.
+    per step, or, `by_time`, in tokens a second. With `layers` it is a random model of so many and another of its first ones. Of
+    more than one of `branches`, drafts are trees.
     """
 
     drafters: tuple[str, ...]
@@ -65,6 +83,7 @@ class Case:
     warm: int = 0
     by_time: bool = False
     layers: tuple[int, int] | None = None
+    branches: int = 1
 
 
 def _chat(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -102,6 +121,30 @@ def _replays(tokenizer: Tokenizer) -> Rounds:
         tasks.append(turns)
     once = [[turn] for task in tasks for turn in task]
     return once + [[Call(f"{call.id}again", call.prompt, call.sampling) for call in calls] for calls in once]
+
+
+def _parted(tokenizer: Tokenizer) -> Rounds:
+    """Short answers that four earlier runs have given in different words, and each of these runs once more, in another order."""
+    rng, earlier = random.Random(4), []
+    for number, subject in enumerate(_SUBJECTS[:8]):
+        for run in range(4):
+            sampling = SamplingParams(max_tokens=24, temperature=0.8, seed=number * 10 + run)
+            asked = f"Name one fact about {subject}, in one short sentence."
+            earlier.append(Call(f"fact{number}.{run}", _chat(tokenizer, asked), sampling))
+    again = [Call(f"{call.id}again", call.prompt, call.sampling) for call in rng.sample(earlier, len(earlier))]
+    return [[call] for call in (*earlier, *again)]
+
+
+def _tickets(tokenizer: Tokenizer) -> Rounds:
+    """Tickets to be sorted by a schema of choices, one after another."""
+    rng, rounds = random.Random(5), []
+    for number in range(24):
+        thing, city = rng.choice(_THINGS), rng.choice(_CITIES)
+        letter = f"The {thing} that I bought in {city} {rng.choice(_FAULTS)}. {rng.choice(_MOODS)}"
+        asked = f"Sort this message into JSON with the keys {', '.join(_TICKET['properties'])}.\n\n{letter}"  # type: ignore[arg-type]
+        sampling = SamplingParams(max_tokens=120, temperature=0.7, seed=number)
+        rounds.append([Call(f"ticket{number}", _chat(tokenizer, asked), sampling, JsonSchema(json.dumps(_TICKET)))])
+    return rounds
 
 
 def _edits(tokenizer: Tokenizer) -> Rounds:
@@ -146,6 +189,8 @@ CASES = {
     "json": Case(("suffix", "grammar"), _extraction, 1.8),
     "replay": Case(("radix",), _replays, 2.5, warm=12),
     "edit": Case(("suffix",), _edits, 2.0),
+    "parted": Case(("radix",), _parted, 1.0, warm=32, branches=3),
+    "tickets": Case(("grammar",), _tickets, 1.0, warm=4, branches=3),
     "pair": Case(("model",), _ramblings, 1.0, warm=2, layers=(12, 1)),
     "chat16": Case(("grammar", "radix", "suffix"), _chats, 0.97, warm=1, by_time=True),
 }

@@ -48,7 +48,8 @@ class _Own:
 class Acceptance:
     """Rates of all drafters of an engine. Its memory grows with the grades and with the sequences that live.
 
-    The rate of a guess beside others for the same token is how often it is right where those before it are wrong.
+    Of several guesses for the same token each has a rate of its own, and none of them that of a guess which is alone: where
+    texts have parted before, what is likely elsewhere isn't.
     """
 
     def __init__(self) -> None:
@@ -59,41 +60,38 @@ class Acceptance:
         """For each guess of `proposal`, how likely it is that it and all before it are right."""
         own = self._own.get(sequence)
         own_rate = own.rates.get(name) if own else None
-        unknown = [self.overall(name)]
+        reached, unknown = [1.0], dict[int, float]()  # by depth and by rank
         found: list[float] = []
-        # by depth: how likely the way there is right, and no guess there so far, and how many these are
-        reached, left, ranks = [1.0], [1.0], [0]
-        for depth in proposal.places:
-            del reached[depth + 1 :], left[depth + 1 :], ranks[depth + 1 :]
-            rank = ranks[depth]
-            if rank >= len(unknown):
-                unknown.append(self.overall(name, rank))
+        for depth, rank in zip(proposal.places, proposal.ranks, strict=True):
+            if rank not in unknown:
+                unknown[rank] = self.overall(name, rank)
             rate = self._rates.get(_key(name, proposal.grade, depth, rank))
             chance = rate.blend(unknown[rank], PRIOR_WEIGHT) if rate else unknown[rank]
             if own_rate and not rank:
                 chance = own_rate.blend(chance, OWN_WEIGHT)
-            found.append(reached[depth] * left[depth] * chance)
-            left[depth] *= 1 - chance
-            ranks[depth] += 1
-            reached.append(found[-1])
-            left.append(1.0)
-            ranks.append(0)
+            found.append(reached[depth] * chance)
+            reached[depth + 1 :] = [found[-1]]
         return found
 
-    def learn(self, name: str, proposal: Proposal, sequence: Sequence, agreed: Many[int], *, whole: bool) -> None:
-        """The guesses `agreed` of `proposal`, one behind another, were right; where that is the `whole` of it, none behind."""
+    def learn(
+        self, name: str, proposal: Proposal, ranks: Many[int], sequence: Sequence, agreed: Many[int], *, whole: bool
+    ) -> None:
+        """The guesses `agreed` of `proposal`, one behind another, were right; where that is the `whole` of it, none behind.
+
+        The `ranks` are those that the guesses had before some of them were dropped.
+        """
         own = self._own.setdefault(sequence, _Own()).rates.setdefault(name, Rate())
-        for depth, rank, is_right in _tested(proposal.places, agreed, whole):
-            self._rates.setdefault(_key(name, proposal.grade, depth, rank), Rate()).add(is_right, 1, MEMORY)
-            if not rank:
+        for number, depth, is_right in _tested(proposal.places, agreed, whole):
+            self._rates.setdefault(_key(name, proposal.grade, depth, ranks[number]), Rate()).add(is_right, 1, MEMORY)
+            if not ranks[number]:
                 own.add(is_right, 1, OWN_MEMORY)
 
     def overall(self, name: str, rank: int = 0) -> float:
-        """The rate of a drafter's guesses for the first token, all grades together: of its first there, or of another rank."""
+        """The rate of a drafter's guesses for the first token, all grades together: of those alone, or of one rank."""
         first = (0, min(rank, RANKS - 1))
         rates = [rate for (other, _, *place), rate in self._rates.items() if other == name and tuple(place) == first]
         total = Rate(sum(rate.right for rate in rates), sum(rate.tested for rate in rates))
-        return total.blend(PRIOR, PRIOR_WEIGHT)
+        return total.blend(PRIOR / max(1, rank), PRIOR_WEIGHT)
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` has ended."""
@@ -105,15 +103,12 @@ def _key(name: str, grade: int, depth: int, rank: int) -> tuple[str, int, int, i
 
 
 def _tested(places: Many[int], agreed: Many[int], whole: bool) -> Iterator[tuple[int, int, bool]]:
-    """Depth and rank of each guess of which it is known whether it is right."""
-    at = 0
+    """Number and depth of each guess of which it is known whether it is right: one that stands behind right ones only."""
+    behind = -1
     for depth, right in enumerate((*agreed, None) if whole else agreed):
-        rank = 0
-        while at < len(places) and places[at] >= depth:
-            is_right = at == right
-            if places[at] == depth:
-                yield depth, rank, is_right
-                rank += 1
-            at += 1
-            if is_right:
+        for number in range(behind + 1, len(places)):
+            if places[number] < depth:
                 break
+            if places[number] == depth:
+                yield number, depth, number == right
+        behind = len(places) if right is None else right

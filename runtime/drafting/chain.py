@@ -71,11 +71,12 @@ def make_speculation(
         assert learned is not None, "a configuration with the drafter `head` names a head"
         return drawn("head", HeadSource(learned.runner, learned.context_length, learned.spare, own_noise=rejected))
 
+    width = config.draft_branches
     makers: dict[DrafterName, Callable[[], Drafter]] = {
-        "grammar": lambda: GrammarDrafter(table.size, table.bytes_of),
-        "ngram": lambda: NgramDrafter(config.ngram_min, config.ngram_max),
-        "suffix": SuffixDrafter,
-        "radix": lambda: RadixDrafter(cache.read_ahead),
+        "grammar": lambda: GrammarDrafter(table.size, table.bytes_of, width),
+        "ngram": lambda: NgramDrafter(config.ngram_min, config.ngram_max, width),
+        "suffix": lambda: SuffixDrafter(branches=width),
+        "radix": lambda: RadixDrafter(cache.read_ahead, cache.read_forks, width),
         "model": model,
         "head": head,
     }

@@ -3,7 +3,7 @@
 Guesses cost time, never text: a drafter may be wrong, silent or late as it likes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,8 +20,8 @@ class Proposal:
 
     `grade` sorts a drafter's proposals by how sure it is (a matched length, say): acceptance is measured for each grade of each
     drafter. `odds` tell of each guess what it was drawn from, where the engine verifies by rejection and it was drawn. Where
-    several tokens may come at a place, `depths` tell how many guesses each one stands behind: the nearest before it of the depth
-    before its own, and those that that one stands behind. Of guesses at the same place the likelier stand first.
+    several tokens may come at a place, `depths` tell how many guesses each one stands behind (see `Slot`). Of guesses at the same
+    place the likelier stand first.
     """
 
     tokens: tuple[int, ...]
@@ -33,6 +33,28 @@ class Proposal:
     def places(self) -> Many[int]:
         """For each guess how many it stands behind."""
         return self.depths or range(len(self.tokens))
+
+    @property
+    def ranks(self) -> list[int]:
+        """For each guess which one it is of several for the same token, from 1; 0 for one that is alone."""
+        found, beside = [0] * len(self.tokens), list[list[int]]()
+        for number, depth in enumerate(self.depths):
+            del beside[depth + 1 :]
+            if len(beside) == depth:
+                beside.append([])
+            beside[depth].append(number)
+            if len(beside[depth]) > 1:
+                found[beside[depth][0]] = 1
+                found[number] = len(beside[depth])
+        return found
+
+    def beside(self, others: Iterable[tuple[int, tuple[int, ...]]]) -> "Proposal":
+        """This chain, and other ways in which it may go on behind its first so many guesses, the likelier before the others."""
+        tokens, depths = list(self.tokens), list(range(len(self.tokens)))
+        for place, way in sorted(others, key=lambda other: -other[0]):
+            tokens += way
+            depths += range(place, place + len(way))
+        return Proposal(tuple(tokens), self.grade, (), tuple(depths)) if len(tokens) > len(self.tokens) else self
 
     def cut(self, count: int) -> "Proposal":
         """The first `count` guesses."""

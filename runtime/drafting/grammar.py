@@ -26,15 +26,17 @@ class GrammarDrafter:
     """Guesses along matchers of a vocabulary of `size` tokens with these bytes; see `Drafter`.
 
     At a fork the branch that was taken last time after the same few tokens, under the same grammar, is guessed; where nothing is
-    known of it, the longest token. A mask is filled for each guess that isn't forced, so drafts are short.
+    known of it, the longest token. A mask is filled for each guess that isn't forced, so drafts are short. With more than one of
+    `branches`, so many are guessed at each fork on that way, with what is forced behind them.
     """
 
     name = "grammar"
 
-    def __init__(self, size: int, bytes_of: Callable[[int], bytes]) -> None:
+    def __init__(self, size: int, bytes_of: Callable[[int], bytes], branches: int = 1) -> None:
         self._size = size
         self._bytes_of = bytes_of
-        self._choices = Choices()
+        self._branches = branches
+        self._choices = Choices(branches)
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         """See `Drafter`. The grade says whether the first guess had no rival, few, or was only seen before."""
@@ -54,45 +56,70 @@ class GrammarDrafter:
         matcher = sequence.matcher
         assert matcher is not None
         tokens: list[int] = []
+        forks: list[tuple[int, list[int]]] = []
         try:
-            grade = self._extend(sequence, matcher, tokens, count)
-            matcher.rollback(len(tokens))
+            grade = self._extend(sequence, matcher, tokens, forks, count)
+            others = _others(matcher, len(tokens), forks, count)
         except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
             renew_matcher(sequence)
             return None
-        return Proposal(tuple(tokens[:count]), grade)
+        return Proposal(tuple(tokens[:count]), grade).beside(others)
 
-    def _extend(self, sequence: Sequence, matcher: Matcher, tokens: list[int], count: int) -> int:
-        """Advance `matcher` along guesses, which are put into `tokens`; the grade of the first."""
+    def _extend(
+        self, sequence: Sequence, matcher: Matcher, tokens: list[int], forks: list[tuple[int, list[int]]], count: int
+    ) -> int:
+        """Advance `matcher` along guesses, which are put into `tokens`, and what else is likely behind how many of them into
+        `forks`; the grade of the first.
+        """
         grade = OPEN
         history = sequence.tokens[-Choices.CONTEXT :]
         while len(tokens) < count and not matcher.finished:
             forced = matcher.forced() if tokens else []
             if not forced:
-                guess, kind = self._guess(sequence, matcher, [*history, *tokens])
-                if guess is None:
+                guesses, kind = self._guess(sequence, matcher, [*history, *tokens])
+                if not guesses:
                     break
                 grade = kind if not tokens else grade
-                forced = [guess]
+                forced = guesses[:1]
+                if guesses[1:]:
+                    forks.append((len(tokens), guesses[1:]))
             taken = matcher.advance(forced)
             tokens += forced[:taken]
             if taken < len(forced):
                 break
         return grade
 
-    def _guess(self, sequence: Sequence, matcher: Matcher, history: list[int]) -> tuple[int | None, int]:
-        """The likeliest next token, if there is one worth naming, and how sure that is."""
+    def _guess(self, sequence: Sequence, matcher: Matcher, history: list[int]) -> tuple[list[int], int]:
+        """The likeliest next tokens, if there are any worth naming, and how sure the first is."""
         row = allocate(1, self._size)[0]
         matcher.fill(row)
         allowed = iterate_allowed(row)
         if len(allowed) == 1:
-            return int(allowed[0]), ONLY
-        seen = self._choices.after(sequence.space, sequence.grammar, history) if sequence.grammar else None
-        if seen is not None and _holds(allowed, seen):
-            return seen, FORKED if len(allowed) <= FEW else OPEN
-        if len(allowed) > FEW:
-            return None, OPEN
-        return max(allowed.tolist(), key=lambda token: len(self._bytes_of(token))), FORKED
+            return [int(allowed[0])], ONLY
+        seen = self._choices.after(sequence.space, sequence.grammar, history) if sequence.grammar else ()
+        guesses = [token for token in seen if _holds(allowed, token)]
+        few = len(allowed) <= FEW
+        if few and len(guesses) < self._branches:
+            others = sorted(set(allowed.tolist()) - set(guesses), key=lambda token: (-len(self._bytes_of(token)), token))
+            guesses += others[: self._branches - len(guesses)]
+        return guesses, FORKED if few else OPEN
+
+
+def _others(matcher: Matcher, at: int, forks: list[tuple[int, list[int]]], count: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The other tokens of all `forks`, each with what is forced behind it, by their place. `matcher` stands behind `at` guesses,
+    and is brought back to where they begin.
+    """
+    found = []
+    for place, tokens in reversed(forks):
+        matcher.rollback(at - place)
+        at = place
+        for token in tokens:
+            if matcher.advance((token,)):
+                way = (token, *matcher.forced())[: count - place]
+                matcher.rollback(1)
+                found.append((place, way))
+    matcher.rollback(at)
+    return found
 
 
 def _holds(allowed: npt.NDArray[np.int64], token: int) -> bool:

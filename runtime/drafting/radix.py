@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from branchpoint.runtime.drafting.drafter import Proposal, ask_each
 from branchpoint.runtime.sequence import Sequence
 
-__all__ = ["RadixDrafter", "ReadContinuation"]
+__all__ = ["RadixDrafter", "ReadContinuation", "ReadForks"]
 
 ReadContinuation = Callable[[Sequence, int], tuple[int, ...]]
 """Up to so many tokens that the tree holds behind all tokens of a sequence."""
 
+Forks = tuple[tuple[int, tuple[int, ...]], ...]
+ReadForks = Callable[[Sequence, int, int, int], Forks]
+"""Behind how many of these tokens other branches begin, and what these say: see `KVCache.read_forks`."""
+
 STRETCH = 256
 PATIENCE = 32
+REACH = 8
+"""Tokens that are looked at of a branch beside the likeliest."""
 
 
 @dataclass(slots=True)
@@ -24,6 +30,7 @@ class _Script:
 
     start: int = 0
     tokens: tuple[int, ...] = ()
+    forks: Forks = ()
     agreed: int = 0
     retry: int = 0
 
@@ -32,12 +39,15 @@ class RadixDrafter:
     """Reads ahead with `read`, `STRETCH` tokens at a time. See `Drafter`.
 
     A prefix that the tree doesn't hold is asked for again `PATIENCE` tokens later: another call may have said the same by then.
+    With more than one of `branches`, so many are guessed where earlier runs went different ways.
     """
 
     name = "radix"
 
-    def __init__(self, read: ReadContinuation) -> None:
+    def __init__(self, read: ReadContinuation, read_forks: ReadForks | None = None, branches: int = 1) -> None:
         self._read = read
+        self._read_forks = read_forks if branches > 1 else None
+        self._branches = branches
         self._scripts: dict[Sequence, _Script] = {}
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
@@ -60,9 +70,14 @@ class RadixDrafter:
                 return None
             tokens = self._read(sequence, STRETCH)
             script.start, script.tokens, script.agreed = length, tokens, 0
+            if self._read_forks and tokens:
+                script.forks = self._read_forks(sequence, len(tokens), self._branches - 1, REACH)
             script.retry = 0 if tokens else length + PATIENCE
         place = length - script.start
-        return Proposal(script.tokens[place : place + count], min(place.bit_length(), 4))
+        line = Proposal(script.tokens[place : place + count], min(place.bit_length(), 4))
+        return line.beside(
+            (at - place, way[: count - (at - place)]) for at, way in script.forks if place <= at < place + len(line.tokens)
+        )
 
     def _follows(self, script: _Script, sequence: Sequence) -> bool:
         """Whether all that came since has been as the stretch says."""

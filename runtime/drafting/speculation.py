@@ -27,11 +27,18 @@ LONGEST_SILENCE = 32
 
 @dataclass(slots=True)
 class _Draft:
-    """A proposal under consideration, and the chance that each of its guesses is reached and right."""
+    """A proposal under consideration, the chance that each of its guesses is reached and right, and their ranks as proposed."""
 
     drafter: str
     proposal: Proposal
     chances: list[float]
+    ranks: list[int]
+
+    def pick(self, numbers: Many[int]) -> None:
+        """Leave the guesses of these numbers."""
+        self.proposal = self.proposal.pick(numbers)
+        self.chances = [self.chances[number] for number in numbers]
+        self.ranks = [self.ranks[number] for number in numbers]
 
 
 @dataclass(slots=True)
@@ -105,7 +112,7 @@ class Speculation:
             self._note_silence(sequence, spoke=sequence in drafts)
         for sequence, numbers in chosen.items():
             draft = self._open.drafts[sequence] = drafts[sequence]
-            draft.proposal = draft.proposal.pick(numbers)
+            draft.pick(numbers)
         return {sequence: draft.proposal for sequence, draft in self._open.drafts.items()}
 
     def learn(self, sequence: Sequence, agreed: Many[int], verified: int, *, finished: bool) -> str | None:
@@ -120,7 +127,7 @@ class Speculation:
         self._open.verified += verified
         self._open.agreed += len(agreed)
         proposal = draft.proposal.cut(verified)
-        self._acceptance.learn(draft.drafter, proposal, sequence, agreed, whole=not finished)
+        self._acceptance.learn(draft.drafter, proposal, draft.ranks, sequence, agreed, whole=not finished)
         self._tally.add(draft.drafter, len(agreed), verified, 1 + max(proposal.places))
         return draft.drafter
 
@@ -185,7 +192,9 @@ class Speculation:
                 kept = self._usable(sequence, proposal)
                 if kept.tokens:
                     chances = self._acceptance.chances(drafter.name, kept, sequence)
-                    found[sequence] = _bounded(_Draft(drafter.name, kept, chances), self._most)
+                    draft = found[sequence] = _Draft(drafter.name, kept, chances, kept.ranks)
+                    if len(chances) > self._most:  # the likeliest of a tree; a chain was asked to be no longer
+                        draft.pick(sorted(sorted(range(len(chances)), key=lambda number: -chances[number])[: self._most]))
         return found
 
     def _affordable(self, name: str, wanted: dict[Sequence, int]) -> dict[Sequence, int]:
@@ -265,15 +274,6 @@ class Speculation:
         self._drafters.remove(drafter)
         self._tally.fail(drafter.name, f"{type(error).__name__}: {str(error)[:200]}")
         logging.getLogger(__name__).error("The drafter %s failed and is asked no more: %s", drafter.name, error)
-
-
-def _bounded(draft: _Draft, most: int) -> _Draft:
-    """The `most` likeliest guesses of a draft."""
-    chances = draft.chances
-    if len(chances) <= most:
-        return draft
-    kept = sorted(sorted(range(len(chances)), key=lambda number: -chances[number])[:most])
-    return _Draft(draft.drafter, draft.proposal.pick(kept), [chances[number] for number in kept])
 
 
 def _all_of(drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, Many[int]]:

@@ -25,13 +25,15 @@ class SuffixDrafter:
     """Follows each sequence in an automaton of its own text, and in one of what its namespace said lately. See `Drafter`.
 
     Of a long prompt only the last `LONGEST_TEXT` tokens are looked at; of each namespace about `remembered` tokens of output are
-    kept (0: none). Nothing is shared between namespaces.
+    kept (0: none). Nothing is shared between namespaces. With more than one of `branches`, so many are guessed where different
+    tokens followed.
     """
 
     name = "suffix"
 
-    def __init__(self, *, remembered: int = MAX_REMEMBERED) -> None:
+    def __init__(self, *, remembered: int = MAX_REMEMBERED, branches: int = 1) -> None:
         self._remembered = remembered
+        self._branches = branches
         self._memories: OrderedDict[str, _Memory] = OrderedDict()
         self._followed: dict[Sequence, _Followed] = {}
 
@@ -61,12 +63,15 @@ class SuffixDrafter:
             followed = self._followed[sequence] = _Followed(sequence)
         memory = self._memories.get(sequence.space)
         followed.catch_up(sequence.tokens, memory)
-        length, text, end = followed.best(memory)
+        length, found, state, end = followed.best(memory)
         if length < SHORTEST:
             return None
-        others = text is not followed.own.tokens
-        limit = min(count, 2 * length)
-        return Proposal(_continuation(text, end, limit), min(length.bit_length(), 7) + 8 * others)
+        text, limit = found.tokens, min(count, 2 * length)
+        line = Proposal(_continuation(text, end, limit), min(length.bit_length(), 7) + 8 * (found is not followed.own))
+        if self._branches == 1:
+            return line
+        forks = found.forks(state, line.tokens, self._branches - 1)
+        return line.beside((place, _continuation(text, at, limit - place)) for place, at in forks)
 
 
 class _Memory:
@@ -109,13 +114,13 @@ class _Followed:
             for token in fresh:
                 part.step(cursor, token)
 
-    def best(self, memory: _Memory | None) -> tuple[int, list[int], int]:
-        """The longest match: its length, the text it is in, and the position behind it. Its own text wins over equals."""
+    def best(self, memory: _Memory | None) -> tuple[int, SuffixAutomaton, int, int]:
+        """The longest match: its length, where it is, its state and the position behind it there. Of equals its own text wins."""
         length, end = self.own.repeat
-        found = (length, self.own.tokens, end)
+        found = (length, self.own, self.own.repeat_state, end)
         for part, cursor in zip(memory.parts if memory else (), self._cursors, strict=False):
             if cursor.length > found[0]:
-                found = (cursor.length, part.tokens, part.ends[cursor.state])
+                found = (cursor.length, part, cursor.state, part.ends[cursor.state])
         return found
 
 

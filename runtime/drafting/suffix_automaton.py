@@ -3,6 +3,8 @@
 Built token by token in constant time each (Blumer et al. 1985); `suffix.py` reads drafts out of it.
 """
 
+from collections.abc import Sequence as Many
+
 __all__ = ["Cursor", "SuffixAutomaton"]
 
 CLIMB = 16
@@ -29,6 +31,26 @@ class SuffixAutomaton:
     def repeat(self) -> tuple[int, int]:
         """The longest end of the text that stands in it earlier: its length, and the position behind that occurrence."""
         return self._repeat
+
+    @property
+    def repeat_state(self) -> int:
+        """The state of that longest end."""
+        return max(0, self.links[self._last])
+
+    def forks(self, state: int, line: Many[int], width: int) -> list[tuple[int, int]]:
+        """Where, on the way along `line` from `state`, other tokens followed too: behind how many, and the position of each.
+
+        At most `width` of each place, the latest first.
+        """
+        found = []
+        for place, token in enumerate(line):
+            following = self._next[state]
+            others = sorted((self.ends[target] - 1 for other, target in following.items() if other != token), reverse=True)
+            found += [(place, at) for at in others[:width]]
+            if token not in following:
+                break
+            state = following[token]
+        return found
 
     def extend(self, token: int) -> None:
         """Append a token."""

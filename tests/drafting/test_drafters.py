@@ -25,12 +25,22 @@ def guesses(drafter: object, one: Sequence, count: int = 8) -> tuple[int, ...]:
     return found[one].tokens if one in found else ()
 
 
+def tree(drafter: object, one: Sequence, count: int = 8) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    found = drafter.propose({one: count})[one]  # type: ignore[attr-defined]
+    return found.tokens, found.depths
+
+
 class TestNgram:
     def test_the_longest_tail_and_its_latest_occurrence_count(self) -> None:
         drafter = NgramDrafter(1, 3)
         assert guesses(drafter, sequence([5, 1, 2, 3, 10, 11, 1, 2, 3, 20, 9, 2, 3, 30, 1, 2, 3]), 2) == (20, 9)
         assert guesses(drafter, sequence([7, 8, 7])) == (8, 7)
         assert guesses(drafter, sequence([1, 2, 3])) == ()
+
+    def test_other_tokens_that_followed_are_guessed_beside_the_latest(self) -> None:
+        text = [1, 2, 10, 11, 1, 2, 20, 21, 1, 2, 30, 31, 1, 2]
+        assert tree(NgramDrafter(2, 2, 2), sequence(text), 2) == ((30, 31, 20, 21), (0, 1, 0, 1))
+        assert tree(NgramDrafter(2, 2, 9), sequence([*text[:4], *text]), 1) == ((30, 20, 10), (0, 0, 0))
 
     def test_it_follows_a_growing_text(self) -> None:
         drafter, one = NgramDrafter(2, 3), sequence([1, 2, 3, 4])
@@ -88,6 +98,15 @@ class TestSuffix:
         assert guesses(SuffixDrafter(), sequence([*text, 1, 10, 11])) == (12, 13, 14, 15)
         assert guesses(SuffixDrafter(), sequence([*text, 1, 10, 11, 12, 13]), 6) == (14, 15, 16, 17, 18, 19)
         assert guesses(SuffixDrafter(), sequence([*text, 1, 10])) == ()
+
+    def test_other_tokens_that_followed_are_guessed_beside_the_latest(self) -> None:
+        text = [1, 2, 3, 4, 5, 6, 1, 2, 3, 7, 8, 9, 1, 2, 50, 51, 1, 2]
+        assert tree(SuffixDrafter(branches=2), sequence(text), 3) == ((50, 51, 1, 3, 7, 8), (0, 1, 2, 0, 1, 2))
+        assert tree(SuffixDrafter(branches=2), sequence([*text, 3]), 3) == ((7, 8, 9, 4, 5, 6), (0, 1, 2, 0, 1, 2))
+        drafter = SuffixDrafter(branches=3)
+        for other in range(3):
+            drafter.finish(sequence([0], [20, 21, 30 + other, 40 + other]), kept=True)
+        assert tree(drafter, sequence([5], [20, 21]), 3) == ((32, 42, 31, 41, 30, 40), (0, 1, 0, 1, 0, 1))
 
     def test_a_period_goes_on(self) -> None:
         assert guesses(SuffixDrafter(), sequence([1, 2, 3, 1, 2, 3, 1, 2]), 7) == (3, 1, 2, 3, 1, 2, 3)
@@ -150,6 +169,38 @@ class TestRadix:
         assert read(1, 2, 3, 4, 5) == read(1, 9) == read(4) == ()
         assert tree.continuation(PrefixKey("other", (1,)), 4) == ()
 
+    def test_other_branches_are_guessed_where_earlier_runs_parted(self) -> None:
+        pool, size = BlockPool(100, 1), 3
+        tree_of_runs = RadixTree(pool)
+        for run, uses in (
+            ((1, 2, 3, 4, 5, 6, 7), 3),
+            ((1, 2, 3, 4, 8, 9), 2),
+            ((1, 2, 3, 4, 10), 1),
+            ((1, 2, 11, 12, 13, 14), 1),
+        ):
+            held = pool.allocate(len(run))
+            assert held is not None
+            tree_of_runs.insert(PrefixKey("", run), held)
+            pool.release(held)
+            for _ in range(uses):
+                tree_of_runs.match(PrefixKey("", run)).release()
+        assert tree_of_runs.forks(PrefixKey("", (1,)), 5, 1, size) == ((1, (11, 12, 13)), (3, (8, 9)))
+        assert tree_of_runs.forks(PrefixKey("", (1, 2, 3)), 5, 2, size) == ((1, (8, 9)), (1, (10,)))
+        assert tree_of_runs.forks(PrefixKey("", (1, 9)), 5, 2, size) == ()
+
+        def read(one: Sequence, count: int) -> tuple[int, ...]:
+            return tree_of_runs.continuation(PrefixKey("", one.tokens), count)
+
+        def read_forks(one: Sequence, count: int, width: int, reach: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+            return tree_of_runs.forks(PrefixKey("", one.tokens), count, width, reach)
+
+        drafter, one = RadixDrafter(read, read_forks, 2), sequence([1])
+        assert tree(drafter, one, 4) == ((2, 3, 4, 5, 8, 11, 12, 13), (0, 1, 2, 3, 3, 1, 2, 3))
+        one.tokens += [2, 3]
+        assert tree(drafter, one, 3) == ((4, 5, 6, 8, 9), (0, 1, 2, 1, 2))
+        one.tokens += [4, 8]
+        assert tree(drafter, one, 3) == ((9,), ())
+
     def test_a_stretch_is_read_once_and_followed(self) -> None:
         asked: list[int] = []
 
@@ -177,8 +228,18 @@ class TestGrammar:
         one.matcher = one.grammar.matcher()
         return one
 
-    def drafter(self) -> GrammarDrafter:
-        return GrammarDrafter(VOCABULARY, TABLE.bytes_of)
+    def drafter(self, branches: int = 1) -> GrammarDrafter:
+        return GrammarDrafter(VOCABULARY, TABLE.bytes_of, branches)
+
+    def test_others_of_a_few_are_guessed_beside_the_likeliest_with_what_is_forced_behind_them(self) -> None:
+        drafter, one = self.drafter(branches=2), self.held({3, 30, 31}, {4}, {5, 32}, {6})
+        assert tree(drafter, one, 3) == ((30, 4, 32, 5, 31, 4), (0, 1, 2, 2, 0, 1))
+        done = self.held({3, 30, 31}, {4}, {5, 32}, {6})
+        done.grammar = one.grammar
+        done.tokens += [3, 4, 5, 6]
+        drafter.finish(done, kept=True)
+        assert tree(drafter, one, 2) == ((3, 4, 30, 4), (0, 1, 0, 1))
+        assert one.matcher is not None and one.matcher.at == 0  # type: ignore[attr-defined]
 
     def test_a_single_allowed_token_and_what_is_forced_behind_it(self) -> None:
         one = self.held({5}, {6}, {7}, {8, 9, 30})

@@ -15,12 +15,12 @@ from tests.system.test_random_calls import ALONE, PLAIN, Host, any_call, check_s
 
 CHAINS: tuple[dict[str, Any], ...] = (
     {"drafters": ("grammar",)},
-    {"drafters": ("ngram",), "ngram_min": 1},
-    {"drafters": ("suffix",)},
+    {"drafters": ("ngram",), "ngram_min": 1, "draft_branches": 3, "draft_tokens": 12},
+    {"drafters": ("suffix",), "draft_branches": 2},
     {"drafters": ("radix",)},
     {"drafters": ("model",), "draft_model": "dummy:qwen3"},
-    {"drafters": ("suffix", "grammar"), "num_pages": 60, "page_size": 5, "max_batch_tokens": 24},
-    {"drafters": ("radix", "suffix", "grammar"), "num_pages": 400, "page_size": 1, "draft_adaptive": True},
+    {"drafters": ("radix", "grammar"), "draft_branches": 3, "num_pages": 60, "page_size": 5, "max_batch_tokens": 24},
+    {"drafters": ("radix", "suffix", "grammar"), "num_pages": 400, "page_size": 1, "draft_adaptive": True, "draft_branches": 2},
     {"drafters": ("head",), "draft_tokens": 3},
     {"drafters": ("head", "grammar"), "num_pages": 300, "page_size": 1, "max_batch_tokens": 24},
     {"drafters": ("grammar", "model"), "draft_model": "dummy:llama", "num_pages": 60, "page_size": 5, "max_batch_tokens": 24},

@@ -181,12 +181,12 @@ def test_counts_by_place_hold_the_last_place_for_all_behind_it() -> None:
 def test_rates_forget_and_differ_by_grade_and_sequence() -> None:
     acceptance, one, other = Acceptance(), sequence(), sequence(1)
     for _ in range(40):
-        acceptance.learn("a", Proposal((1, 2, 3), 1), one, (), whole=True)
-        acceptance.learn("a", Proposal((1, 2, 3), 2), one, (0, 1, 2), whole=True)
+        acceptance.learn("a", Proposal((1, 2, 3), 1), (0, 0, 0), one, (), whole=True)
+        acceptance.learn("a", Proposal((1, 2, 3), 2), (0, 0, 0), one, (0, 1, 2), whole=True)
     low, high = (acceptance.chances("a", Proposal((1, 2, 3), grade), other)[0] for grade in (1, 2))
     assert low < 0.1 < 0.9 < high
     for _ in range(300):
-        acceptance.learn("a", Proposal((1,), 1), other, (0,), whole=True)
+        acceptance.learn("a", Proposal((1,), 1), (0,), other, (0,), whole=True)
     assert acceptance.chances("a", Proposal((1,), 1), other)[0] > 0.7
     acceptance.forget(one)
     acceptance.forget(other)

@@ -316,6 +316,13 @@ def check_draft_tokens() -> None:
     assert steps == {1: 12, 3: 6, 23: 1}
 
 
+def check_draft_branches() -> None:
+    found = [looked_up(draft_branches=width, ngram_max=2) for width in (1, 2)]
+    assert found == [(1, 0), (2, 1)]  # of 60, which came last, and of 50 too
+    with pytest.raises(InvalidRequest, match="draft_branches must be 1 beside the drafter 'head'"):
+        config(draft_branches=2, drafters=("head",), draft_head="/nowhere")
+
+
 def check_draft_adaptive() -> None:
     for adaptive in (True, False):
         with built(drafters=("radix",), draft_adaptive=adaptive, draft_tokens=16) as loaded:
