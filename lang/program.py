@@ -18,7 +18,7 @@ from branchpoint.lang.defaults import find_backend
 from branchpoint.lang.errors import Origin, ProgramMistake
 from branchpoint.lang.options import RunConfig, SamplingOptions, merge, merged_params, option_names
 from branchpoint.lang.run import Run
-from branchpoint.lang.runner import Job, run_async, run_here, run_streaming
+from branchpoint.lang.runner import Job, current_backend, run_async, run_here, run_streaming
 from branchpoint.lang.state import State
 
 if TYPE_CHECKING:
@@ -88,14 +88,20 @@ class Program(Generic[R]):
     def __repr__(self) -> str:
         return f"<Program {self.name}{self._signature}>"
 
-    def __call__(self, s: State, *args: object, **kwargs: object) -> R:
-        """Run inline on `s`, a state of another program, and give the value (of an `async def` program: something to await)."""
-        if not isinstance(s, State):
-            raise ProgramMistake(
-                f"Inside a program call {self.name}(s, ...) with its state first; elsewhere {self.name}.run(...)."
-            )
-        bound = self._bind(args, {**self._defaults, **kwargs})
-        return cast(R, self._function(s, *bound.args, **bound.kwargs))
+    @overload
+    def __call__(self, s: State, /, *args: object, **kwargs: Any) -> R: ...
+    @overload
+    def __call__(self, /, *args: object, **given: Any) -> Run[R]: ...
+    def __call__(self, /, *args: object, **given: Any) -> R | Run[R]:
+        """Run inline on a state of another program, which comes first, and give the value (of an `async def` program: something
+        to await). Outside of programs, without a state, it is `run`. Raises ProgramMistake where a program forgot its state.
+        """
+        if args and isinstance(args[0], State):
+            bound = self._bind(args[1:], {**self._defaults, **given})
+            return cast(R, self._function(args[0], *bound.args, **bound.kwargs))
+        if current_backend() is not None:
+            raise ProgramMistake(f"Inside a program call {self.name}(s, ...) with its state first, or {self.name}.run(...).")
+        return self.run(*args, **given)
 
     def bind(self, **defaults: object) -> "Program[R]":
         """The same program with these arguments as defaults; what a call gives wins."""
@@ -270,6 +276,16 @@ class Program(Generic[R]):
             raise ProgramMistake(f"Program {self.name}{self._signature}: {error}.") from None
 
 
-def function(function: Callable[Concatenate[State, P], R]) -> Program[R]:
-    """Make a program of a function whose first parameter is its state; it may be `async def`. Use it as a decorator."""
-    return Program(function)
+@overload
+def function(function: Callable[Concatenate[State, P], R]) -> Program[R]: ...
+@overload
+def function(*, num_api_spec_tokens: int | None = None) -> Callable[[Callable[Concatenate[State, P], R]], Program[R]]: ...
+def function(
+    function: Callable[..., R] | None = None, *, num_api_spec_tokens: int | None = None
+) -> Program[R] | Callable[[Callable[..., R]], Program[R]]:
+    """Make a program of a function whose first parameter is its state; it may be `async def`. Use it as a decorator.
+
+    `num_api_spec_tokens` is SGLang's, for APIs that are asked for several gens at once. There is nothing to save here: calls go
+    on from the KV of those before them, and an API that can't go on within an answer refuses the program by name.
+    """
+    return Program(function) if function is not None else lambda decorated: Program(decorated)

@@ -3,6 +3,9 @@
 The executor fills these when a call ends; nothing here changes afterwards.
 """
 
+import math
+from collections.abc import Sequence
+
 import msgspec
 from msgspec.structs import asdict
 
@@ -96,7 +99,30 @@ class Meta(msgspec.Struct, frozen=True):
         return self.usage.accepted_tokens
 
     def as_dict(self) -> dict[str, object]:
-        """Everything as a dictionary."""
+        """Everything as a dictionary, and what log-probabilities there are by SGLang's names, too."""
         fields = asdict(self)
         counts = asdict(fields.pop("usage"))
-        return fields | counts | {"samples": [*map(asdict, self.samples)], "choices": [*map(asdict, self.choices)]}
+        lists = {"samples": [*map(asdict, self.samples)], "choices": [*map(asdict, self.choices)]}
+        return fields | counts | lists | self._by_other_names()
+
+    def _by_other_names(self) -> dict[str, object]:
+        """A triple (log-probability, token id, text) for each token; of a select's options the log-probabilities alone."""
+        if self.choices:
+            rows = [option.logprobs for option in self.choices]
+            return {
+                "input_token_logprobs": [[(logprob, None, None) for logprob in row] for row in rows],
+                "normalized_prompt_logprobs": [math.fsum(row) / max(len(row), 1) for row in rows],
+            }
+        told: dict[str, object] = {}
+        for kind, tokens in (("input", self.prompt_logprobs), ("output", self.logprobs)):
+            if tokens:
+                told |= {f"{kind}_token_logprobs": _triples(tokens), f"{kind}_top_logprobs": _alternatives(tokens)}
+        return told
+
+
+def _triples(tokens: Sequence[TokenLogprob]) -> list[tuple[float | None, int, str]]:
+    return [(token.logprob, token.token, token.text.decode("utf-8", "replace")) for token in tokens]
+
+
+def _alternatives(tokens: Sequence[TokenLogprob]) -> list[list[tuple[float, int, str]]]:
+    return [[(logprob, other, text.decode("utf-8", "replace")) for other, logprob, text in token.top] for token in tokens]

@@ -91,6 +91,10 @@ class Run(Generic[R]):
         self._outcome.result()
         return self
 
+    def sync(self) -> None:
+        """`wait` by its other name."""
+        self.wait()
+
     def _check_caller(self) -> None:
         if not self._outcome.done() and self._context in RUNNING.get(()):
             raise ProgramMistake(f"Program {self.program!r} waits for its own run; read its state instead: s['x'], s.text().")
@@ -102,6 +106,11 @@ class Run(Generic[R]):
     def __getitem__(self, name: str) -> Any:
         self.wait()
         return self._state[name]
+
+    def __setitem__(self, name: str, value: object) -> None:
+        """Set a variable of the finished run."""
+        self.wait()
+        self._state[name] = value
 
     def __contains__(self, name: str) -> bool:
         self.wait()

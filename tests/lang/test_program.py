@@ -352,8 +352,10 @@ def test_p5_a_program_inside_another_runs_inline_or_on_its_own() -> None:
     assert outer.run(backend=fake).value == ("abc", "abc")
     assert fake.prompts[0].startswith("outer <|im_start|>user\ninner")
     assert fake.prompts[1].startswith("<|im_start|>user\nalone")
+    forgetful = bp.function(lambda s: ask(question="inner"))
     with pytest.raises(bp.ProgramMistake, match="state first"):
-        ask("inner")  # type: ignore[arg-type]
+        forgetful.run(backend=fake)
+    assert len(fake.requests) == 2
 
 
 def test_p5_bound_arguments_are_defaults() -> None:

@@ -26,6 +26,38 @@ async def test_streams_are_asked_for_by_variable_name_in_a_loop() -> None:
     assert "".join([piece async for piece in state.text_async_iter(var_name="answer")]) == "abcd"
 
 
+def test_a_program_that_is_called_outside_of_programs_is_run() -> None:
+    fake = sgl.Fake("abcd")
+    state = chat("?", backend=fake, temperature=0)
+    state.sync()
+    assert state["answer"] == "abcd" == "".join(chat(question="?", backend=fake, stream=True).text_iter("answer"))
+    state["answer"] = "other"
+    assert (state["answer"], state.text().count("abcd")) == ("other", 1)
+
+
+def test_a_program_may_ask_an_api_to_guess_ahead() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def character(s: sgl.State) -> None:
+        s += "Name:" + sgl.gen("name", stop="\n") + "\nJob:" + sgl.gen("job", stop="\n")
+
+    assert character.run(backend=sgl.Fake([" Ada\n", " poet\n"])).text() == "Name: Ada\nJob: poet"
+
+
+def test_logprobs_have_sglangs_names_and_shapes() -> None:
+    @sgl.function
+    def program(s: sgl.State) -> None:
+        s += "ab" + sgl.gen("x", max_tokens=2, return_logprob=True, top_logprobs_num=1, logprob_start_len=0)
+        s += sgl.select("y", ["no", "yes"])
+
+    state = program.run(backend=sgl.Fake("cd", scores={"no": [-1.0, -2.0]}))
+    told = state.get_meta_info("x")
+    assert told["input_token_logprobs"] == [(None, 97, "a"), (-1.0, 98, "b")]
+    assert told["output_token_logprobs"] == [(-0.5, 99, "c"), (-0.5, 100, "d")] and told["output_top_logprobs"] == [[], []]
+    chosen = state.get_meta_info("y")
+    assert chosen["input_token_logprobs"][0] == [(-1.0, None, None), (-2.0, None, None)]  # type: ignore[index]  # a list
+    assert chosen["normalized_prompt_logprobs"] == [-1.5, -1.0]
+
+
 def test_top_k_may_be_switched_off_by_minus_one() -> None:
     fake = sgl.Fake("abcd")
     chat.run("?", backend=fake, top_k=-1)
