@@ -3,7 +3,6 @@
 The scheduler calls `compile` when a sequence arrives and admits it when the future is done; nothing here runs in its loop.
 """
 
-import contextlib
 import functools
 import threading
 from collections.abc import Mapping
@@ -11,37 +10,26 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from branchpoint.constrained import charset
-from branchpoint.constrained.automaton import count_states
 from branchpoint.constrained.completion import Completer, check_length
 from branchpoint.constrained.documents import Documents
-from branchpoint.constrained.ebnf import normalise_ebnf
-from branchpoint.constrained.engines.choice import ChoiceGrammar
-from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
-from branchpoint.constrained.engines.outlines import OutlinesEngine
 from branchpoint.constrained.engines.prefixed import PrefixedGrammar
 from branchpoint.constrained.engines.steered import SteerableGrammar
 from branchpoint.constrained.errors import (
     CompilerClosed,
     GrammarError,
-    InvalidGrammar,
-    InvalidRegex,
     LimitExceeded,
-    UnsupportedKeyword,
-    shorten,
 )
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.healing import compile_prefix
-from branchpoint.constrained.json_grammar import compile_json_schema, compile_prepared, prepare_json_schema
 from branchpoint.constrained.kept import Kept
 from branchpoint.constrained.lazy import Lazy
 from branchpoint.constrained.limits import CompilerLimits
+from branchpoint.constrained.maker import GrammarMaker
 from branchpoint.constrained.places import starting_point
-from branchpoint.constrained.prepared import Prepared, PreparedSchema, PreparedTag
+from branchpoint.constrained.prepared import Prepared
 from branchpoint.constrained.refusals import only_grammar_errors
-from branchpoint.constrained.regex import Series, literal, parse_regex, write_regex
 from branchpoint.constrained.sandbox import RiskyConstraint, Sandbox, is_risky
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
-from branchpoint.constrained.tags import compile_prepared_tag, prepare_structural_tag
 from branchpoint.constrained.turns import Turns
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -79,7 +67,6 @@ class GrammarCompiler:
         limits: CompilerLimits | None = None,
         documents: Mapping[str, object] | None = None,
     ) -> None:
-        self._documents = Documents(documents)
         self._vocabulary = vocabulary
         self._limits = limits or CompilerLimits()
         self._pool = Turns(self._limits.waiting, workers, "grammar")
@@ -88,12 +75,11 @@ class GrammarCompiler:
         self._kept = Kept[CompiledGrammar](self._limits.cached, self._limits.cached_characters)
         self._closed = False
         self._counts = dict.fromkeys(("hits", "shared", "compiled", "refused"), 0)
-        self._llguidance = Lazy(lambda: LlguidanceEngine(vocabulary))
-        self._outlines = Lazy(lambda: OutlinesEngine(vocabulary))
+        self._maker = GrammarMaker(vocabulary, self._limits, Documents(documents))
         self._completer = Lazy(lambda: Completer(vocabulary))
         seconds, memory = self._limits.trial_seconds, self._limits.trial_bytes
         self._sandbox = Sandbox(vocabulary, documents, seconds, memory) if seconds else None
-        self._pool.submit(_OURS, self._llguidance)  # its token tree takes a tenth of a second that no caller waits
+        self._pool.submit(_OURS, self._maker.engine)  # its token tree takes a tenth of a second that no caller waits
 
     @property
     def stats(self) -> CompilerStats:
@@ -106,7 +92,7 @@ class GrammarCompiler:
         return self._pool.submit(_OURS, self._warm)
 
     def _warm(self) -> None:
-        engine = self._llguidance()
+        engine = self._maker.engine()
         engine.shapes()
         engine.effects()
         charset.warm()
@@ -177,16 +163,7 @@ class GrammarCompiler:
 
     def try_out(self, constraint: RiskyConstraint, prefix: str) -> Prepared | None:
         """Compile in this thread, for `trial.py`: what another process may go on from, None where that is nothing."""
-        if isinstance(constraint, JsonSchema) and constraint.engine != "outlines":
-            prepared, found = prepare_json_schema(constraint, prefix, self._llguidance(), self._documents)
-            compile_prepared(prepared, found, prefix, self._llguidance())  # what the judge takes counts too
-            return prepared
-        if isinstance(constraint, StructuralTag):
-            tag, taken = prepare_structural_tag(constraint, prefix, self._llguidance(), self._documents)
-            compile_prepared_tag(tag, taken, self._llguidance())
-            return tag
-        grammar = self._with_text(constraint, prefix, None)
-        return grammar.prepared if isinstance(grammar, LlguidanceGrammar) else None
+        return self._maker.make(constraint, prefix)[1]
 
     def _build(self, key: _Key) -> CompiledGrammar:
         return only_grammar_errors(functools.partial(self._compile, *key))
@@ -197,7 +174,7 @@ class GrammarCompiler:
             check_length(grammar.matcher(), few, self._vocabulary.size)
         if not steerable:
             return grammar
-        return SteerableGrammar(self._completer(), grammar, starting_point(constraint, len(prefix), prepared, self._documents))
+        return SteerableGrammar(self._completer(), grammar, starting_point(constraint, len(prefix), prepared))
 
     def _plain(self, constraint: Constraint | None, prefix: bytes) -> tuple[CompiledGrammar, Prepared | None]:
         if len(prefix) > self._limits.prefix_bytes:
@@ -205,62 +182,13 @@ class GrammarCompiler:
         if constraint is None:
             return compile_prefix(self._vocabulary, prefix), None
         if isinstance(constraint, Choice):
-            return self._choice(constraint, prefix), None
+            return self._maker.choice(constraint, prefix), None
         text = _decoded(prefix)
         prepared = None
         if self._sandbox is not None and is_risky(constraint):
             prepared = self._sandbox.check(constraint, text or "")
-        grammar = self._with_text(constraint, text or "", prepared)
+        grammar, prepared = self._maker.make(constraint, text or "", prepared)
         return PrefixedGrammar(self._vocabulary, prefix, grammar) if text is None else grammar, prepared
-
-    def _with_text(self, constraint: RiskyConstraint, prefix: str, prepared: Prepared | None) -> CompiledGrammar:
-        if isinstance(prepared, PreparedSchema):
-            return compile_prepared(prepared, self._llguidance().prepared(prepared.grammar), prefix, self._llguidance())
-        if isinstance(prepared, PreparedTag):
-            return compile_prepared_tag(prepared, self._llguidance().prepared(prepared.grammar), self._llguidance())
-        if prepared is not None:
-            return self._llguidance().prepared(prepared)
-        if isinstance(constraint, JsonSchema):
-            return self._json_schema(constraint, prefix)
-        if isinstance(constraint, Regex):
-            return self._regex(constraint, prefix)
-        if isinstance(constraint, StructuralTag):
-            engine = self._llguidance()
-            return compile_prepared_tag(*prepare_structural_tag(constraint, prefix, engine, self._documents), engine)
-        try:
-            return self._llguidance().lark(normalise_ebnf(constraint.grammar), prefix)
-        except GrammarError as error:
-            raise error if type(error) is not GrammarError else InvalidGrammar(f"Expected a grammar: {error}") from error
-
-    def _choice(self, constraint: Choice, prefix: bytes) -> CompiledGrammar:
-        options = constraint.options
-        if len(options) > self._limits.options:
-            raise LimitExceeded(f"A choice may have {self._limits.options:,} options, got {len(options):,}.")
-        try:
-            encoded = [prefix + option.encode() for option in options]
-        except UnicodeEncodeError as error:
-            raise InvalidGrammar(f"Expected options that are Unicode text, got a lone surrogate: {shorten(error)}") from error
-        if sum(map(len, encoded)) > self._limits.option_bytes:
-            raise LimitExceeded(f"The options may have {self._limits.option_bytes:,} bytes in all (with the healed prefix).")
-        return ChoiceGrammar(self._vocabulary, encoded)
-
-    def _json_schema(self, constraint: JsonSchema, prefix: str) -> CompiledGrammar:
-        if constraint.engine == "outlines":
-            raise UnsupportedKeyword("engine", "", "outlines-core drops schema keywords in silence; leave the engine to us.")
-        return compile_json_schema(constraint, prefix, self._llguidance(), self._documents)
-
-    def _regex(self, constraint: Regex, prefix: str) -> CompiledGrammar:
-        node = parse_regex(constraint.pattern)
-        if prefix:
-            node = Series((*literal(prefix), node))
-        pattern = write_regex(node)
-        if constraint.engine == "outlines" and count_states(node, self._limits.index_states) is not None:
-            with contextlib.suppress(InvalidRegex):  # what the index can't hold, the other engine does
-                return self._outlines().regex(pattern)
-        try:
-            return self._llguidance().regex(pattern)
-        except GrammarError as error:
-            raise error if type(error) is not GrammarError else InvalidRegex(f"Expected a pattern: {error}") from error
 
 
 def _check_size(constraint: Constraint | None) -> None:

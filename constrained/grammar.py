@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from branchpoint.constrained.spec import Narrowing
+
 __all__ = ["CompiledGrammar", "MaskRow", "Matcher", "Residue", "mask_words"]
 
 MaskRow = npt.NDArray[np.int32]
@@ -67,7 +69,7 @@ class CompiledGrammar(Protocol):
     """An immutable compiled constraint, shared by sequences and cached by content and vocabulary."""
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """What was made stricter than asked (empty where the grammar is exact)."""
 
     def matcher(self) -> Matcher:

@@ -9,6 +9,7 @@ from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import EmptyLanguage, shorten
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import allow_all, forbid, pack
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.spelling import finishable_positions
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -30,7 +31,7 @@ class HealedText:
             raise EmptyLanguage(f"The tokenizer has no tokens that spell the healed bytes {shorten(prefix)}.")
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """Nothing: the grammar is exact."""
         return ()
 

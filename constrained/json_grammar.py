@@ -13,11 +13,12 @@ from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.engines.judged import JudgedGrammar
 from branchpoint.constrained.engines.llguidance import LlguidanceEngine, LlguidanceGrammar
 from branchpoint.constrained.engines.watch import ValueWatch
-from branchpoint.constrained.errors import EmptyLanguage, GrammarError
+from branchpoint.constrained.errors import EmptyLanguage, GrammarError, UnsupportedKeyword
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.inhabited import prune_uninhabited
 from branchpoint.constrained.json_options import has_open_keys, json_options
 from branchpoint.constrained.judge import Judge
+from branchpoint.constrained.narrowing import leave_out
 from branchpoint.constrained.normalise import normalise_schema
 from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.prepared import PreparedSchema
@@ -26,24 +27,20 @@ from branchpoint.constrained.relax import relax_schema
 from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, SchemaMap, parse_schema
 from branchpoint.constrained.simplify import simplify_schema
-from branchpoint.constrained.spec import JsonSchema
+from branchpoint.constrained.spec import JsonSchema, Narrowing
 from branchpoint.constrained.unordered import unordered_schema
 from branchpoint.constrained.work import Work
 
-__all__ = ["compile_json_schema", "compile_prepared", "prepare_json_schema", "watch_value"]
+__all__ = ["compile_prepared", "prepare_json_schema", "watch_value"]
 
 _MAX_TRIES = 6
+_MOST_LEFT_OUT = 100
 _DROPS = (
     (re.compile(r"min/maxProperties only supported"), "minProperties"),
     (re.compile(r"patternProperty regexes .* are not disjoint"), "patternProperties"),
     (re.compile(r"circular references with sibling keys"), "siblings"),
     (re.compile(r"integer range|number range"), "minimum maximum exclusiveMinimum exclusiveMaximum"),
 )
-
-
-def compile_json_schema(constraint: JsonSchema, prefix: str, engine: LlguidanceEngine, documents: Documents) -> CompiledGrammar:
-    """The grammar of one JSON value after the text `prefix`. Raises GrammarErrors."""
-    return compile_prepared(*prepare_json_schema(constraint, prefix, engine, documents), prefix, engine)
 
 
 def compile_prepared(
@@ -65,8 +62,34 @@ def watch_value(prepared: PreparedSchema, engine: LlguidanceEngine, work: Work, 
 def prepare_json_schema(
     constraint: JsonSchema, prefix: str, engine: LlguidanceEngine, documents: Documents
 ) -> tuple[PreparedSchema, LlguidanceGrammar]:
-    """The schema as the engine takes it, with the engine's grammar, which takes too much where something is loose or free."""
-    parsed = parse_schema(constraint.schema)
+    """The schema as the engine takes it, with the engine's grammar, which takes too much where something is loose or free.
+
+    What can't be held is refused, or, where the constraint may be stricter, left out.
+    """
+    schema, left_out = parse_schema(constraint.schema), list[Narrowing]()
+    refused: UnsupportedKeyword | None = None
+    while True:
+        try:
+            return _prepare(constraint, schema, prefix, engine, documents, left_out)
+        except EmptyLanguage as error:
+            raise refused or error from error
+        except UnsupportedKeyword as error:
+            narrower = leave_out(schema, error.pointer) if constraint.strictness == "stricter" else None
+            if narrower is None or len(left_out) == _MOST_LEFT_OUT:
+                raise
+            refused = refused or error
+            schema, where = narrower
+            left_out.append(Narrowing(error.pointer, error.keyword, f"nothing is written that the schema at {where} is about"))
+
+
+def _prepare(
+    constraint: JsonSchema,
+    parsed: Schema,
+    prefix: str,
+    engine: LlguidanceEngine,
+    documents: Documents,
+    left_out: list[Narrowing],
+) -> tuple[PreparedSchema, LlguidanceGrammar]:
     root = normalise_schema(parsed, documents)
     rewriter = Rewriter(Definitions(root.get("$defs", {}) if isinstance(root, dict) else {}))
     dropped: frozenset[str] = frozenset()
@@ -75,7 +98,7 @@ def prepare_json_schema(
         pruned = prune_uninhabited(simplify_schema(relaxed.schema))
         free = unordered_schema(pruned)
         options = json_options(free.schema, constraint.whitespace, open_keys=has_open_keys(pruned))
-        narrowed = (*options.narrowed, *(free.narrowed if constraint.order == "any" else ()))
+        narrowed = (*left_out, *options.narrowed, *(free.narrowed if constraint.order == "any" else ()))
         try:
             grammar = engine.json_schema(options.text, options.engine, prefix, narrowed)
         except GrammarError as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from branchpoint.constrained.schema import Schema
-from branchpoint.constrained.spec import Whitespace
+from branchpoint.constrained.spec import Narrowing, Whitespace
 
 __all__ = ["JsonOptions", "has_open_keys", "json_options"]
 
@@ -23,7 +23,7 @@ class JsonOptions:
 
     text: str
     engine: Mapping[str, object]
-    narrowed: tuple[str, ...]
+    narrowed: tuple[Narrowing, ...]
 
 
 def json_options(schema: Schema, whitespace: Whitespace, *, open_keys: bool) -> JsonOptions:
@@ -35,10 +35,10 @@ def json_options(schema: Schema, whitespace: Whitespace, *, open_keys: bool) -> 
     options: dict[str, object] = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
     if whitespace == "flexible":
         options |= {"whitespace_flexible": True, "whitespace_pattern": _FLEXIBLE}
-    narrowed: tuple[str, ...] = ()
+    narrowed: tuple[Narrowing, ...] = ()
     if open_keys:
         options["json_allowed_escapes"] = _SHORT_ESCAPES
-        narrowed = (_NO_CODE_ESCAPES,)
+        narrowed = (Narrowing("", "additionalProperties", _NO_CODE_ESCAPES),)
     return JsonOptions(json.dumps({} if schema is True else schema), options, narrowed)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from branchpoint.constrained.outline import Outline
 from branchpoint.constrained.schema import Schema, SchemaMap
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.spots import Seams
 
 __all__ = ["Prepared", "PreparedGrammar", "PreparedSchema", "PreparedTag"]
@@ -17,7 +18,7 @@ class PreparedGrammar:
     """A grammar as the library's JSON, the healed text in front and all."""
 
     text: str
-    narrowed: tuple[str, ...]
+    narrowed: tuple[Narrowing, ...]
 
 
 @dataclass(frozen=True, slots=True)

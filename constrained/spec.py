@@ -8,25 +8,52 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Choice", "Constraint", "Ebnf", "JsonSchema", "KeyOrder", "Regex", "StructuralTag", "Whitespace"]
+__all__ = [
+    "Choice",
+    "Constraint",
+    "Ebnf",
+    "JsonSchema",
+    "KeyOrder",
+    "Narrowing",
+    "Regex",
+    "Strictness",
+    "StructuralTag",
+    "Whitespace",
+]
 
 EngineName = Literal["llguidance", "outlines"]
 KeyOrder = Literal["declared", "any"]
 Whitespace = Literal["compact", "flexible"]
 """Between the tokens of JSON: none; or one space, or a newline with up to 32 spaces of indentation."""
+Strictness = Literal["exact", "stricter"]
+"""Of a schema that can't be held to the last keyword: it is refused, or less is written than it allows, never more."""
+
+
+class Narrowing(msgspec.Struct, frozen=True):
+    """Where outputs are held to less than a constraint allows.
+
+    `pointer` is a JSON pointer into the schema or structural tag, `keyword` the word there that it is about (empty where there is
+    none), `how` says in words what isn't written.
+    """
+
+    pointer: str
+    keyword: str
+    how: str
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
     """Output is one JSON value that `schema` (JSON text) accepts.
 
     `order`: keys come in declared order, or in any that the model likes; where any would cost too much (objects that `allOf` and
-    the like put together, very wide ones) it stays the declared one, and the grammar's `narrowed` says so.
+    the like put together, very wide ones) it stays the declared one, and the grammar's `narrowed` says so. `strictness`: what
+    comes of keywords that can't be held; with "stricter" whatever they stand in is left out, and `narrowed` says that too.
     """
 
     schema: str
     whitespace: Whitespace = "compact"
     engine: EngineName | None = None
     order: KeyOrder = "declared"
+    strictness: Strictness = "exact"
 
 
 class Regex(msgspec.Struct, frozen=True, tag="regex"):
@@ -52,11 +79,12 @@ class StructuralTag(msgspec.Struct, frozen=True, tag="structural_tag"):
     """Free text in which triggers begin tagged parts that follow grammars of their own, as tool calls do.
 
     `format` is JSON text, in the shapes that vLLM's and SGLang's clients send; docs/grammars.md lists what may stand in it.
-    `whitespace` is that of the JSON within.
+    `whitespace` and `strictness` are those of the JSON within.
     """
 
     format: str
     whitespace: Whitespace = "compact"
+    strictness: Strictness = "exact"
 
 
 Constraint = JsonSchema | Regex | Choice | Ebnf | StructuralTag

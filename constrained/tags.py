@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from branchpoint.constrained.cfg import Alt, Cfg, Lit, Part, Raw, Ref, Rep, Seq, from_regex, prune, renamed
 from branchpoint.constrained.charset import ANY, union
 from branchpoint.constrained.documents import Documents
@@ -23,7 +25,7 @@ from branchpoint.constrained.lexemes import cut_lexemes
 from branchpoint.constrained.outline import Unfollowable, Until, Value, make_outline
 from branchpoint.constrained.prepared import PreparedGrammar, PreparedSchema, PreparedTag
 from branchpoint.constrained.regex import Choice, Series, literal, parse_regex, write_regex
-from branchpoint.constrained.spec import JsonSchema, StructuralTag
+from branchpoint.constrained.spec import JsonSchema, Narrowing, StructuralTag
 from branchpoint.constrained.spots import Spots
 from branchpoint.constrained.tag_format import (
     Const,
@@ -63,7 +65,7 @@ def prepare_structural_tag(
     part = builder.whole(read_tag(constraint.format))
     cfg = prune(Cfg({**builder.rules, "root": part}, "root"))
     text = write_lark(cut_lexemes(cfg)) + "\n".join(f"{name}: {each}" for each, name in builder.terminals.items())
-    grammar = engine.lark(text, prefix, builder.inner)
+    grammar = engine.lark(text, prefix, builder.inner, tuple(builder.narrowed))
     if not builder.judged:
         return grammar.prepared, grammar
     try:
@@ -102,6 +104,7 @@ class _Builder:
     raws: dict[str, Until | Value] = field(default_factory=dict)
     judged: dict[str, PreparedSchema] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    narrowed: list[Narrowing] = field(default_factory=list)
 
     def whole(self, node: Node) -> Part:
         return self._closed(node, ())
@@ -207,9 +210,10 @@ class _Builder:
     def _schema(self, node: Schema) -> Part:
         if node.schema not in self.schemas:
             name = self.schemas[node.schema] = f"json{len(self.inner)}"
-            asked = JsonSchema(node.schema, self.constraint.whitespace)
+            asked = JsonSchema(node.schema, self.constraint.whitespace, strictness=self.constraint.strictness)
             prepared, grammar = self._told(node.at, lambda: prepare_json_schema(asked, "", self.engine, self.documents))
             self.inner[name] = grammar
+            self.narrowed += [replace(each, pointer=node.at + each.pointer) for each in grammar.narrowed]
             self.raws[f"@{name}"] = Value(name, _starts(node))
             if prepared.is_judged:
                 self.judged[name] = prepared

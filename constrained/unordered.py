@@ -11,6 +11,7 @@ from typing import Any
 
 from branchpoint.constrained.patterns import exact_pattern
 from branchpoint.constrained.schema import Schema, SchemaMap
+from branchpoint.constrained.spec import Narrowing
 
 __all__ = ["FREE", "Unordered", "is_free", "mark_free", "unordered_schema"]
 
@@ -42,7 +43,7 @@ class Unordered:
     """
 
     schema: Schema
-    narrowed: tuple[str, ...]
+    narrowed: tuple[Narrowing, ...]
     names: Mapping[int, frozenset[str] | None]
 
 
@@ -50,7 +51,7 @@ def unordered_schema(root: Schema) -> Unordered:
     """Set free what is marked, as far as the engine affords it."""
     walk = _Walk()
     schema: Schema = walk.convert(root)
-    return Unordered(schema, (_NOTE,) if walk.ordered else (), walk.names)
+    return Unordered(schema, (Narrowing("", "properties", _NOTE),) if walk.ordered else (), walk.names)
 
 
 class _Walk:

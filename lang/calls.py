@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Unpack, overload
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, KeyOrder, Regex, Whitespace
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, KeyOrder, Regex, Strictness, Whitespace
 from branchpoint.lang.choices import ChoicesMethod, ScoredOption, method_of
 from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.expr import ExprLike, Gen, Join, RoleBegin, RoleEnd, Select, role
@@ -252,14 +252,19 @@ def ebnf(grammar: str) -> Ebnf:
 
 
 def json_schema(
-    schema: str | Mapping[str, object], *, order: KeyOrder = "declared", whitespace: Whitespace = "compact"
+    schema: str | Mapping[str, object],
+    *,
+    order: KeyOrder = "declared",
+    whitespace: Whitespace = "compact",
+    strictness: Strictness = "exact",
 ) -> JsonSchema:
     """A JSON schema for `gen(name, json_schema(...))`; the value is the parsed JSON.
 
     Keys come in the order in which the schema declares them, or with `order="any"` as the model likes. `whitespace="flexible"`
-    lets spaces and indented lines in.
+    lets spaces and indented lines in. A keyword that can't be held is an error; with `strictness="stricter"` what it stands in is
+    left out instead, and `meta("x").narrowed` says so.
     """
-    return JsonSchema(_schema(schema), whitespace, order=order)
+    return JsonSchema(_schema(schema), whitespace, order=order, strictness=strictness)
 
 
 def substring(text: str) -> Ebnf:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Narrowing
 from branchpoint.lang.asking import Answer
 from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.chat import Turn
@@ -25,7 +25,7 @@ from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["VERSION", "Call", "RecordedRun", "RoleText", "Sample", "generate_key", "record", "role_key", "score_key"]
 
-VERSION = 1
+VERSION = 2
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Sample(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
     reason: FinishReason
     stop: str | int | None
-    narrowed: tuple[str, ...]
+    narrowed: tuple[Narrowing, ...]
     logprobs: tuple[TokenLogprob, ...]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import asdict
 
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.runtime.messages import FinishReason, TokenLogprob, Usage
 
 __all__ = ["Meta", "OptionMeta", "SampleMeta"]
@@ -27,7 +28,7 @@ class SampleMeta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason = "stop"
     stop: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
-    narrowed: tuple[str, ...] = ()
+    narrowed: tuple[Narrowing, ...] = ()
     reasoning: str = ""
     forced: tuple[tuple[int, int], ...] = ()
 
@@ -58,7 +59,7 @@ class Meta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason
     stop: str | int | None
     logprobs: tuple[TokenLogprob, ...]
-    narrowed: tuple[str, ...]
+    narrowed: tuple[Narrowing, ...]
     samples: tuple[SampleMeta, ...]
     usage: Usage
     seconds: float

@@ -6,6 +6,7 @@ Made at the door (`admission.py`), owned by the engine until the call's one term
 from collections.abc import Sequence as Seq
 
 from branchpoint.constrained.grammar import CompiledGrammar
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, RuntimeFailure
 from branchpoint.runtime.generation import Generation
@@ -24,7 +25,7 @@ class Group:
         self.call = call
         self.members = {member.sequence: member for member in members}
         self.live = len(members)
-        self.narrowed: tuple[str, ...] = ()
+        self.narrowed: tuple[Narrowing, ...] = ()
         self.submitted = submitted
         self.started: float | None = None
         self.mask_seconds = 0.0

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Narrowing
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -240,7 +240,7 @@ class SampleFinished(msgspec.Struct, frozen=True, tag="sample"):
     index: int
     reason: FinishReason
     stop: str | int | None = None
-    narrowed: tuple[str, ...] = ()
+    narrowed: tuple[Narrowing, ...] = ()
     completion_tokens: int = 0
 
 

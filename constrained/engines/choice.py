@@ -12,6 +12,7 @@ from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import EmptyLanguage, shorten
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import pack
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.spelling import finishable_positions
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -49,7 +50,7 @@ class ChoiceGrammar:
         self.row(self.start())  # by far the largest
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """Nothing: the grammar is exact."""
         return ()
 

@@ -11,6 +11,7 @@ from branchpoint.constrained.engines.watch import Watch
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher
 from branchpoint.constrained.mask import allocate, forbid, is_empty, iterate_allowed
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.vocabulary import Vocabulary
 from branchpoint.constrained.work import Allowance
 
@@ -32,7 +33,7 @@ class JudgedGrammar(Generic[_Place]):
         self.inner = inner
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """What the inner grammar narrowed."""
         return self.inner.narrowed
 

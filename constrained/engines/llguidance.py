@@ -15,12 +15,15 @@ from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
 from branchpoint.constrained.forced import cut_forced
 from branchpoint.constrained.grammar import MaskRow
+from branchpoint.constrained.lazy import Lazy
 from branchpoint.constrained.mask import allocate, forbid, iterate_allowed
 from branchpoint.constrained.prepared import PreparedGrammar
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
 
+Inner = Mapping[str, "LlguidanceGrammar"]
 _ENDLESS = 24_000  # the library gives up looking ahead a little beyond this
 _TOO_COMPLEX = ("fuel", "too complex", "too large", "too many", "limit", "max is")
 _UNSATISFIABLE = ("unsatisfiable", "noextension", "is empty")
@@ -43,29 +46,17 @@ class _TokenSource:
 
 
 class LlguidanceEngine:
-    """Compiles grammars for one vocabulary. Thread-safe."""
+    """Compiles grammars for one vocabulary. Thread-safe. `shapes` and `effects` give its tokens by their quotes and brackets."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._tokenizer = LLTokenizer(_TokenSource(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.eos))
         self._limits = LLParserLimits(verbose_errors=False)
-        self._shapes: TokenShapes | None = None
-        self._effects: Effects | None = None
-
-    def shapes(self) -> TokenShapes:
-        """The vocabulary's tokens by their quotes, made at the first call."""
-        if self._shapes is None:
-            self._shapes = TokenShapes(self.vocabulary)  # made twice where two ask at once, which does no harm
-        return self._shapes
-
-    def effects(self) -> Effects:
-        """The vocabulary's tokens by their brackets, made at the first call."""
-        if self._effects is None:
-            self._effects = Effects(self.vocabulary)
-        return self._effects
+        self.shapes = Lazy(lambda: TokenShapes(vocabulary))
+        self.effects = Lazy(lambda: Effects(vocabulary))
 
     def json_schema(
-        self, schema: str, options: Mapping[str, object], prefix: str = "", narrowed: tuple[str, ...] = ()
+        self, schema: str, options: Mapping[str, object], prefix: str = "", narrowed: tuple[Narrowing, ...] = ()
     ) -> "LlguidanceGrammar":
         """A grammar for a normalised schema (an object, as JSON text); `options` are llguidance's own."""
         try:
@@ -82,14 +73,15 @@ class LlguidanceEngine:
         """Whether the engine's regex parser knows every part of a pattern."""
         return not LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), self._tokenizer)
 
-    def lark(self, text: str, prefix: str = "", inner: Mapping[str, "LlguidanceGrammar"] | None = None) -> "LlguidanceGrammar":
+    def lark(
+        self, text: str, prefix: str = "", inner: "Inner | None" = None, narrowed: tuple[Narrowing, ...] = ()
+    ) -> "LlguidanceGrammar":
         """A grammar in llguidance's Lark dialect; `inner` are those that it calls `@name`."""
         named = [{**json.loads(grammar.prepared.text)["grammars"][1], "name": name} for name, grammar in (inner or {}).items()]
         source = json.dumps({"grammars": [{"name": "lark", "lark_grammar": text}, *named]})
-        narrowed = [each for grammar in (inner or {}).values() for each in grammar.narrowed]
-        return self._compile(source, prefix, tuple(dict.fromkeys(narrowed)))
+        return self._compile(source, prefix, narrowed)
 
-    def _compile(self, source: str, prefix: str, narrowed: tuple[str, ...]) -> "LlguidanceGrammar":
+    def _compile(self, source: str, prefix: str, narrowed: tuple[Narrowing, ...]) -> "LlguidanceGrammar":
         return self.prepared(PreparedGrammar(_whole(source, prefix), narrowed))
 
     def prepared(self, grammar: PreparedGrammar) -> "LlguidanceGrammar":
@@ -148,7 +140,7 @@ class LlguidanceGrammar:
         self._lock = threading.Lock()  # the library's objects allow one borrower at a time
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """What was made stricter than asked."""
         return self.prepared.narrowed
 

@@ -10,6 +10,7 @@ from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import InvalidRegex, shorten
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import forbid, iterate_allowed, pack
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["OutlinesEngine", "OutlinesGrammar"]
@@ -49,7 +50,7 @@ class OutlinesGrammar:
         self._first_bytes = np.array([text[0] if text else 0 for text in vocabulary.tokens], dtype=np.uint8)
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """Nothing: the grammar is exact."""
         return ()
 

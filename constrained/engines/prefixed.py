@@ -10,6 +10,7 @@ from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher, Residue
 from branchpoint.constrained.mask import forbid
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["PrefixedGrammar", "PrefixedMatcher"]
@@ -24,9 +25,9 @@ class PrefixedGrammar:
         self._inner = inner
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """What the inner grammar narrowed, and the fixed cut."""
-        return (*self._inner.narrowed, "no token reaches over the end of the healed bytes")
+        return (*self._inner.narrowed, Narrowing("", "", "no token reaches over the end of the healed bytes"))
 
     def matcher(self) -> "PrefixedMatcher":
         """A new cursor at the start of the prefix."""

@@ -11,6 +11,7 @@ from branchpoint.constrained.completion import Completer, Standing, Way, pieces
 from branchpoint.constrained.errors import MatcherError, TooFewTokens
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher, Residue
 from branchpoint.constrained.mask import allow
+from branchpoint.constrained.spec import Narrowing
 
 __all__ = ["Limit", "SteerableGrammar", "SteeredGrammar", "SteeredMatcher"]
 
@@ -46,7 +47,7 @@ class SteerableGrammar:
         self.way = _found(completer, inner.matcher(), start, _EFFORT_AT_START)
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """What was made stricter than asked."""
         return self.inner.narrowed
 
@@ -80,7 +81,7 @@ class SteeredGrammar:
         self.limit = limit
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Narrowing, ...]:
         """What was made stricter than asked; that outputs end within the limit was asked."""
         return self.grammar.narrowed
 

@@ -65,11 +65,12 @@ def _structured(constraint: Constraint) -> Body:
 
 def _own(constraint: Constraint) -> Body:
     """As vLLM's clients send it, and what this server knows more of."""
-    if not isinstance(constraint, JsonSchema):
+    if not isinstance(constraint, JsonSchema | StructuralTag):
         return _structured(constraint)
-    compact = constraint.whitespace == "compact"
-    told = {"json": json.loads(constraint.schema), "disable_any_whitespace": compact, "order": constraint.order}
-    return {"structured_outputs": told}
+    told: Body = {"disable_any_whitespace": constraint.whitespace == "compact", "strictness": constraint.strictness}
+    if isinstance(constraint, JsonSchema):
+        return {"structured_outputs": {"json": json.loads(constraint.schema), "order": constraint.order, **told}}
+    return {"structured_outputs": {"structural_tag": constraint.format, **told}}
 
 
 def _flat(constraint: Constraint) -> Body:

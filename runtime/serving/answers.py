@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.runtime.serving.wire import Json
 
 __all__ = [
@@ -96,7 +97,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: Json | None
     finish_reason: Literal["stop", "length", "tool_calls"]
     stop_reason: str | int | None
-    narrowed: list[str] | msgspec.UnsetType = msgspec.UNSET
+    narrowed: list[Narrowing] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Chat(_Completed):
@@ -114,7 +115,7 @@ class TextChoice(msgspec.Struct):
     logprobs: Json | None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
-    narrowed: list[str] | msgspec.UnsetType = msgspec.UNSET
+    narrowed: list[Narrowing] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(_Completed):

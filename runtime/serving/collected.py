@@ -5,6 +5,9 @@ Fed by the views with events; knows no wire format but OpenAI's usage object.
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, FinishReason, SampleFinished, TokenLogprob, Usage
 from branchpoint.runtime.serving.wire import Json
 
@@ -20,7 +23,7 @@ class Sample:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: FinishReason | None = None
     stop: str | int | None = None
-    narrowed: tuple[str, ...] = ()
+    narrowed: tuple[Narrowing, ...] = ()
     opened: bool = False
 
     @property
@@ -30,7 +33,7 @@ class Sample:
 
     def told(self) -> Json:
         """What is said of its constraint in a reply: where it was made stricter than asked. Nothing where it is exact."""
-        return {"narrowed": list(self.narrowed)} if self.narrowed else {}
+        return {"narrowed": list(map(msgspec.to_builtins, self.narrowed))} if self.narrowed else {}
 
 
 class Collected:

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 import msgspec
 
 from branchpoint.constrained.errors import GrammarError
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, KeyOrder, Regex, StructuralTag
+from branchpoint.constrained.spec import (
+    Choice,
+    Constraint,
+    Ebnf,
+    JsonSchema,
+    KeyOrder,
+    Regex,
+    Strictness,
+    StructuralTag,
+    Whitespace,
+)
 from branchpoint.constrained.tag_format import read_tag
 from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import ConstraintFields
@@ -40,6 +50,7 @@ class _SchemaFormat(msgspec.Struct, frozen=True):
     strict: bool | None = None
     description: str | None = None
     order: KeyOrder | None = None
+    strictness: Strictness | None = None
 
 
 class _ResponseFormat(msgspec.Struct, frozen=True):
@@ -56,6 +67,7 @@ class _StructuredOutputs(msgspec.Struct, frozen=True):
     structural_tag: Json | str | None = None
     disable_any_whitespace: bool | None = None
     order: KeyOrder | None = None
+    strictness: Strictness | None = None
 
 
 _STRUCTURED_RULES = Rules(
@@ -82,16 +94,24 @@ def only_one(found: Iterable[Asked]) -> Asked:
     return asked[0] if asked else FREE
 
 
-def schema_of(value: Json | str | bool, field: str, *, whitespace: bool = False, order: KeyOrder | None = None) -> Asked:
+def schema_of(
+    value: Json | str | bool,
+    field: str,
+    *,
+    whitespace: bool = False,
+    order: KeyOrder | None = None,
+    strictness: Strictness | None = None,
+) -> Asked:
     """A JSON schema, as text or as the object itself. Raises InvalidRequest where it nests too deeply."""
     try:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     except RecursionError as error:
         raise bad_request(f"The JSON schema in {field} is nested too deeply.", field) from error
-    return Asked(JsonSchema(text, whitespace="flexible" if whitespace else "compact", order=order or "declared"), field)
+    spaces: Whitespace = "flexible" if whitespace else "compact"
+    return Asked(JsonSchema(text, spaces, order=order or "declared", strictness=strictness or "exact"), field)
 
 
-def tag_of(value: Json | str, field: str, *, whitespace: bool = False) -> Asked:
+def tag_of(value: Json | str, field: str, *, whitespace: bool = False, strictness: Strictness | None = None) -> Asked:
     """A structural tag, as text or as the object itself. Raises InvalidRequest where it has no shape that is known."""
     try:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -100,7 +120,7 @@ def tag_of(value: Json | str, field: str, *, whitespace: bool = False) -> Asked:
         raise bad_request(f"The structural tag in {field} is nested too deeply.", field) from error
     except GrammarError as error:
         raise bad_request(str(error), field) from error
-    return Asked(StructuralTag(text, "flexible" if whitespace else "compact"), field)
+    return Asked(StructuralTag(text, "flexible" if whitespace else "compact", strictness or "exact"), field)
 
 
 def _response_format(value: Json, field: str) -> Asked:
@@ -116,7 +136,7 @@ def _response_format(value: Json, field: str) -> Asked:
         if form.json_schema is None:
             raise bad_request(f"{where} is missing; {field} of type json_schema needs it.", where)
         asked = as_request(form.json_schema, _SchemaFormat, Rules(), where + ".")
-        return schema_of(asked.schema, field, order=asked.order)
+        return schema_of(asked.schema, field, order=asked.order, strictness=asked.strictness)
     raise bad_request(
         f"{field}.type must be text, json_object, json_schema or structural_tag, got {form.type[:40]!r}.", field + ".type"
     )
@@ -127,9 +147,13 @@ def _structured_outputs(value: Json, field: str) -> Asked:
     whitespace = form.disable_any_whitespace is False
     if form.order is not None and form.json is None:
         raise bad_request(f"{field}.order is about the keys of a JSON schema; it needs {field}.json.", field + ".order")
+    if form.strictness is not None and form.json is None and form.structural_tag is None:
+        why = f"is about a JSON schema; it needs {field}.json or {field}.structural_tag."
+        raise bad_request(f"{field}.strictness {why}", field + ".strictness")
     found = list[Asked]()
     if form.json is not None:
-        found.append(schema_of(form.json, field + ".json", whitespace=whitespace, order=form.order))
+        schema = schema_of(form.json, field + ".json", whitespace=whitespace, order=form.order, strictness=form.strictness)
+        found.append(schema)
     if form.json_object:
         found.append(schema_of({"type": "object"}, field + ".json_object", whitespace=whitespace))
     if form.regex is not None:
@@ -139,7 +163,8 @@ def _structured_outputs(value: Json, field: str) -> Asked:
     if form.grammar is not None:
         found.append(_ebnf(form.grammar, field + ".grammar"))
     if form.structural_tag is not None:
-        found.append(tag_of(form.structural_tag, field + ".structural_tag", whitespace=whitespace))
+        tag = tag_of(form.structural_tag, field + ".structural_tag", whitespace=whitespace, strictness=form.strictness)
+        found.append(tag)
     if not found:
         raise bad_request(f"{field} must have one of json, json_object, regex, choice, grammar, structural_tag.", field)
     return only_one(found)

@@ -229,8 +229,10 @@ def test_dialects_write_constraints_their_own_way() -> None:
     assert sglang.bodies[0]["regex"] == "a+"
     assert vllm.bodies[0]["top_k"] == 3
     own = Scripted(said("{}"))
-    chat(bp.gen("x", bp.json_schema({}, order="any", whitespace="flexible"))).run(backend=own.backend(dialect="branchpoint"))
-    assert own.bodies[0]["structured_outputs"] == {"json": {}, "disable_any_whitespace": False, "order": "any"}
+    schema = bp.json_schema({}, order="any", whitespace="flexible", strictness="stricter")
+    chat(bp.gen("x", schema)).run(backend=own.backend(dialect="branchpoint"))
+    asked = own.bodies[0]["structured_outputs"]
+    assert asked == {"json": {}, "disable_any_whitespace": False, "order": "any", "strictness": "stricter"}
 
 
 def test_an_answer_begun_by_the_program_goes_on_where_the_dialect_can() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import MaskRow
-from branchpoint.constrained.spec import Choice, Constraint
+from branchpoint.constrained.spec import Choice, Constraint, Narrowing
 from branchpoint.radix import CopyCost, HostTier, Swap
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.speculation import Speculation
@@ -271,7 +271,7 @@ class ListMatcher:
 @dataclass(eq=False)
 class ListGrammar:
     sets: tuple[frozenset[int], ...]
-    narrowed: tuple[str, ...] = ()
+    narrowed: tuple[Narrowing, ...] = ()
     broken_at: int = -1
 
     def matcher(self) -> ListMatcher:

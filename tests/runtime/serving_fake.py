@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from branchpoint.constrained.spec import Narrowing
 from branchpoint.radix.node import Node
 from branchpoint.radix.picture import DumpOptions, dump
 from branchpoint.radix.pool import BlockPool
@@ -60,7 +61,7 @@ class FakeEngine:
         self.late = 0
         self.say = ""
         self.forced = 0
-        self.narrowed: tuple[str, ...] = ()
+        self.narrowed: tuple[Narrowing, ...] = ()
         self.held: list[tuple[Call | ScoreCall, Callable[[Event], None]]] = []
         self.flushed = 0
         self.cached = list[tuple[str, Node]]()

@@ -164,6 +164,8 @@ async def test_prompt_ids_out_of_the_vocabulary(site: Site, prompt: object) -> N
         {"structured_outputs": {"surprise": 1}},
         {"structured_outputs": {"regex": "a", "order": "any"}},
         {"structured_outputs": {"json": {}, "order": "some"}},
+        {"structured_outputs": {"regex": "a", "strictness": "stricter"}},
+        {"structured_outputs": {"json": {}, "strictness": "looser"}},
     ],
 )
 async def test_constraints_that_cant_be_meant(site: Site, fields: dict[str, object]) -> None:

@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Narrowing, Regex, StructuralTag
 from branchpoint.runtime.messages import Call
 from tests.runtime.serving_site import Site, open_site
 
@@ -53,9 +53,10 @@ async def test_chat_takes_the_models_defaults_and_the_rest_of_the_context(site: 
 
 
 async def test_what_a_constraint_was_narrowed_to_is_told_where_it_was(site: Site) -> None:
-    for narrowed in ((), ("keys come in declared order",)):
+    for narrowed in ((), (Narrowing("/items", "minitems", "nothing is written"),)):
         site.engine.narrowed = narrowed
-        told = {"narrowed": list(narrowed)} if narrowed else {}
+        found = {"pointer": "/items", "keyword": "minitems", "how": "nothing is written"}
+        told = {"narrowed": [found]} if narrowed else {}
         for answer in (await site.chat(max_tokens=2), await site.complete(max_tokens=2)):
             assert [choice.get("narrowed") for choice in answer.json()["choices"]] == [told.get("narrowed")]
         for answer in (await site.chat(max_tokens=2, stream=True), await site.complete(max_tokens=2, stream=True)):
@@ -152,6 +153,18 @@ DIALECTS: list[tuple[dict[str, object], Constraint | None]] = [
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}, "order": "any"}}},
         JsonSchema('{"type":"object"}', order="any"),
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}, "strictness": "stricter"}}},
+        JsonSchema('{"type":"object"}', strictness="stricter"),
+    ),
+    (
+        {"structured_outputs": {"json": '{"type":"object"}', "strictness": "stricter"}},
+        JsonSchema('{"type":"object"}', strictness="stricter"),
+    ),
+    (
+        {"structured_outputs": {"structural_tag": json.dumps(CALLS), "strictness": "stricter"}},
+        StructuralTag(json.dumps(CALLS), strictness="stricter"),
     ),
     ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
     ({"structured_outputs": {"choice": ["a", "b"]}}, Choice(("a", "b"))),
