@@ -157,7 +157,7 @@ def _attention(
         share=config.shared_attention,
         num_scratch=num_scratch,
     )
-    attention.warm_up()
+    attention.warm_up(trees=bool(config.drafters) and config.draft_branches > 1)
     return attention
 
 

@@ -75,15 +75,19 @@ class TiledAttention(KvPool):
         """What a captured graph of the step that was planned last can be replayed for: all plans with an equal key."""
         return () if self._plan is None else self._plan.key
 
-    def warm_up(self) -> None:
-        """Have all forms of the kernels compiled that a step may need: an engine that serves waits for no compiler."""
+    def warm_up(self, *, trees: bool = False) -> None:
+        """Have all forms of the kernels compiled that a step may need: an engine that serves waits for no compiler.
+
+        With `trees` drafts may be some.
+        """
         group, long = self._shape.group, 16 * 1024
         counts = [1, *(max(1, (tiling.rows + group) // group) for tiling in self._shape.sizes[:2])]
         pages = [0] * (-(-long // self.page_size))
         table = SlotTable([pages] * len(counts), [long - count for count in counts], counts, self.page_size)
-        plan = plan_tiles(table, self._shape, self.device, share=False)
         q = torch.zeros(sum(counts), self._shape.heads, self._shape.head_dim, dtype=self._shape.dtype, device=self.device)
-        paged_attention(q, self.caches[0], plan, self._scale, self._scratch, self.scales[0])
+        for each in (table, replace(table, trees=[()] * len(counts)))[: 1 + trees]:
+            plan = plan_tiles(each, self._shape, self.device, share=False)
+            paged_attention(q, self.caches[0], plan, self._scale, self._scratch, self.scales[0])
 
     def plan(self, batch: Batch) -> None:
         """See `AttentionBackend`."""

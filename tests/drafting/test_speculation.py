@@ -165,6 +165,60 @@ def test_a_drafter_that_fails_is_asked_no_more_and_named(caplog: pytest.LogCaptu
     assert made.propose({one: 8}, 1, 8)[one].tokens == (5,)
 
 
+class Parting(Parrot):
+    """Four guesses, and another one for the first of them."""
+
+    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        return {one: Proposal((1, 2, 3, 4), 0).beside([(0, (9,))]) for one in wanted}
+
+
+def chosen(made: Speculation, truth: tuple[int, ...], *sequences: Sequence) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """One step whose outputs go on as `truth` says: the guesses that were verified for each sequence, and their depths."""
+    found = made.propose(dict.fromkeys(sequences, 100), len(sequences), 64)
+    for one, proposal in found.items():
+        agreed: list[int] = []
+        for number, (token, depth) in enumerate(zip(proposal.tokens, proposal.places, strict=True)):
+            if depth == len(agreed) < len(truth) and token == truth[depth] and (not agreed or agreed[-1] < number):
+                agreed.append(number)
+        made.learn(one, agreed, len(proposal.tokens), finished=False)
+    made.settle(made._cost.estimate(len(sequences) + sum(len(proposal.tokens) for proposal in found.values())))
+    return [(found[one].tokens, found[one].depths) if one in found else ((), ()) for one in sequences]
+
+
+def test_another_token_for_a_place_is_guessed_where_it_is_likelier_to_hold_than_one_more_at_the_end() -> None:
+    parts, goes_on = (speculation(Parting(), slope=0.02, most=2) for _ in range(2))
+    one = sequence()
+    for number in range(60):
+        apart = chosen(parts, ((1, 5), (9,))[number % 2], one)
+        along = chosen(goes_on, (1, 2, 3, 4), one)
+    assert apart == [((1, 9), (0, 0))]
+    assert along == [((1, 2), ())]
+
+
+def test_a_dearer_or_fuller_step_makes_trees_narrow_and_then_nothing() -> None:
+    widths = []
+    for slope, most in ((0.02, 1), (0.3, 1), (2.0, 1), (0.3, 32)):
+        made = speculation(Parting(), slope=slope)
+        batch = [sequence(number) for number in range(most)]
+        for number in range(80):
+            found = chosen(made, ((1, 2, 3), (9,), (1, 2, 3))[number % 3], *batch)
+            widths += [len(tokens) for tokens, _ in found[:1]] if number == 79 else []
+    assert widths[0] == 5 and widths[0] > widths[1] and widths[2:] == [0, 0], widths
+
+
+def test_a_guess_beside_others_has_a_rate_of_its_own() -> None:
+    acceptance, one = Acceptance(), sequence()
+    line = Proposal((1, 2), 0)
+    both = line.beside([(0, (9,))])
+    for number in range(60):
+        acceptance.learn("a", line, line.ranks, one, (0, 1), whole=True)
+        acceptance.learn("a", both, both.ranks, one, ((0, 1), (2,))[number % 2], whole=True)
+    assert both.ranks == [1, 0, 2] and both.depths == (0, 1, 0)
+    alone, (first, _, other) = acceptance.chances("a", line, one)[0], acceptance.chances("a", both, one)
+    assert alone > 0.9 and first == pytest.approx(0.5, abs=0.1) and other == pytest.approx(0.5, abs=0.1)
+    assert both.pick((0, 1)).depths == () and both.pick((0, 2)).depths == (0, 0) and both.cut(1) == Proposal((1,))
+
+
 def test_advice_names_what_does_not_pay() -> None:
     poor, good, few = DrafterStats("a", 50, 100, 10), DrafterStats("b", 50, 100, 60), DrafterStats("c", 5, 10, 0)
     (line,) = advice((poor, good, few))

@@ -1,5 +1,6 @@
 """The attention kernels, compiled for Hopper in the forms that their launchers launch: they compile, within its limits."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -31,14 +32,17 @@ SHAPES = {
 }
 
 
-def _launches(monkeypatch: pytest.MonkeyPatch, shape: TileShape) -> tuple[list[Specialisation], list[Specialisation]]:
-    """All forms of both kernels: narrow, middle and wide tiles, and the merge."""
+def _launches(
+    monkeypatch: pytest.MonkeyPatch, shape: TileShape, trees: Sequence[Sequence[int]] = ()
+) -> tuple[list[Specialisation], list[Specialisation]]:
+    """All forms of both kernels: narrow, middle and wide tiles, and the merge; with `trees` of the three slots."""
     tiles, merges = record(monkeypatch, paged, "_tile_kernel"), record(monkeypatch, merge, "_merge_kernel")
     group = shape.heads // shape.kv_heads
     counts = [1, max(1, 24 // group), 200]
     lengths = [4000, 100, 200]
     pages = [[0] * -(-length // shape.page_size) for length in lengths]
-    table = SlotTable(pages, [length - count for length, count in zip(lengths, counts, strict=True)], counts, shape.page_size)
+    starts = [length - count for length, count in zip(lengths, counts, strict=True)]
+    table = SlotTable(pages, starts, counts, shape.page_size, trees)
     plan = plan_tiles(table, shape, CPU)
     cache = torch.zeros(shape.page_size, 2 * shape.kv_heads, shape.head_dim, dtype=shape.kv_dtype)
     scales = torch.ones(2 * shape.kv_heads) if shape.kv_dtype != shape.dtype else None
@@ -65,6 +69,15 @@ def test_decoding_compiles_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow, merged = compile_kernels([tiles[0], merges[0]])
     assert narrow.stack == merged.stack == 0
     assert narrow.instructions["HMMA"] and narrow.instructions["LDGSTS"]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["16 bit", "8-bit cache", "32 bit"])
+def test_forms_for_trees_compile_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles, _ = _launches(monkeypatch, SHAPES[name], ((), (0, 1, 0), (0, 0)))
+    assert all(each.constants["TREES"] for each in tiles)
+    _check(compile_kernels(tiles), SHAPES[name])
 
 
 @needs_compiler

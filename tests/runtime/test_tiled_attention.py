@@ -103,9 +103,11 @@ def test_steps_of_one_shape_lie_at_the_same_addresses() -> None:
 def test_warming_up_launches_every_form(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles, merges = record(monkeypatch, paged, "_tile_kernel"), record(monkeypatch, merge, "_merge_kernel")
     attention = _tiled(_load(), dtype)
-    attention.warm_up()
-    assert {each.constants["BLOCK_M"] for each in tiles} == {tiling.rows for tiling in attention._shape.sizes}
-    assert len(merges) == 1
+    trees = dtype == torch.float32
+    attention.warm_up(trees=trees)
+    forms = {(each.constants["BLOCK_M"], each.constants["TREES"]) for each in tiles}
+    assert forms == {(tiling.rows, form) for tiling in attention._shape.sizes for form in (False, True)[: 1 + trees]}
+    assert len(merges) == 1 + trees
 
 
 def test_page_tables_send_what_is_new_and_forget_who_waited_longest() -> None:
