@@ -29,6 +29,7 @@ from branchpoint.lang.spec import GraphLimits, verify
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Replay
 from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.serving.adapters import adapter_of
 from branchpoint.runtime.serving.app import Endpoint
 from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, error_body
 from branchpoint.runtime.serving.fields import salt_of
@@ -78,7 +79,7 @@ class _Programs:
         if self._client is None or self._backend is None:
             self._client = GatewayClient(self._gateway)
             self._backend = EngineBackend(self._client, self._gateway.loaded.tokenizer)
-        space = self._client.enter(caller_of(request.scope), salt_of(fields.cache_salt))
+        space = self._client.enter(caller_of(request.scope), salt_of(fields.cache_salt), adapter_of(request.scope))
         try:
             config = RunConfig(
                 namespace=space,

@@ -29,12 +29,14 @@ _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class GatewayClient:
-    """An engine client of one gateway. A run is known by the namespace that `enter` gives it: its caller and salt lie behind."""
+    """An engine client of one gateway. A run is known by the namespace that `enter` gives it: its caller, salt and adapter lie
+    behind.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
-        self._spaces = dict[str, tuple[Caller, str]]()
+        self._spaces = dict[str, tuple[Caller, str, str]]()
         self._programs = dict[str, tuple[Caller, str]]()  # of runs that have made a call
         self._tasks = dict[str, asyncio.Task[None]]()
         self.info: ModelInfo = gateway.loaded.info
@@ -44,10 +46,10 @@ class GatewayClient:
         """See the engine's own client."""
         return self._gateway.loaded.engine.dead
 
-    def enter(self, caller: Caller, salt: str) -> str:
+    def enter(self, caller: Caller, salt: str, adapter: str = "") -> str:
         """A namespace for the run of `caller`."""
         space = secrets.token_hex(8)
-        self._spaces[space] = (caller, salt)
+        self._spaces[space] = (caller, salt, adapter)
         return space
 
     def leave(self, space: str) -> None:
@@ -71,13 +73,13 @@ class GatewayClient:
             task.cancel()
 
     async def _carry(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
-        caller, salt = self._spaces[call.namespace]
+        caller, salt, adapter = self._spaces[call.namespace]
         if call.hints.program:
             self._programs[call.hints.program] = (caller, salt)
         own = msgspec.structs.replace(call, namespace=salt)
         try:
             record = RequestRecord(call.id, PROGRAMS_PATH, caller.name, True, "", (own,))
-            with self._gateway.open(record, caller=caller) as exchange:
+            with self._gateway.open(record, caller=caller, adapter=adapter) as exchange:
                 while batch := await exchange.batch():
                     for _, event in batch:
                         on_event(event)

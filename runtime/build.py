@@ -72,7 +72,8 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
     compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
     eos = frozenset(tokenizer.eos_token_ids)
     table = TokenTable(shape.vocabulary_size, eos, tokenizer.special_ids, tokenizer.token_bytes)
-    adapters = Adapters(partial(read_adapter, config=shape, max_rank=config.max_lora_rank) if config.takes_adapters else None)
+    read = partial(read_adapter, config=shape, max_rank=config.max_lora_rank) if config.takes_adapters else None
+    adapters = Adapters(read, config.max_loras)
     for name, folder in config.adapters.items():
         adapters.load(name, folder)
     engine = Engine(

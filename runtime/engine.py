@@ -161,6 +161,7 @@ class Engine:
             totals=totals,
             grammars=self._compiling.counts,
             drafters=self._speculation.stats() if self._speculation else (),
+            adapters=self.adapters.use(self._scheduler.running, self._scheduler.waiting),
         )
 
     def flush_cache(self) -> int:

@@ -18,6 +18,7 @@ from prometheus_client import (
 
 from branchpoint.runtime.messages import ModelInfo
 from branchpoint.runtime.metric_names import METRICS, Metric
+from branchpoint.runtime.stats import AdapterUse
 
 __all__ = ["MetricBoard", "MetricFamilies"]
 
@@ -49,6 +50,7 @@ class MetricFamilies:
         return generate_latest(self._registry)
 
 
+_ADAPTERS = Metric("adapters", "gauge", "lora_requests_info", None, "LoRA adapters of running and waiting requests, in labels.")
 _POOL = Metric("pool", "gauge", "cache_config_info", None, "The KV pool, in labels.")
 
 
@@ -61,7 +63,8 @@ class MetricBoard:
         vllm = {"model_name": info.name, "engine": "0"}
         ranks = dict.fromkeys(("tp_rank", "pp_rank", "moe_ep_rank"), "0")
         sglang = {"model_name": info.name, "engine_type": "unified", **ranks}
-        labels = {"branchpoint": {"model_name": info.name}, "vllm": vllm, "sglang": sglang}
+        labels = self._labels = {"branchpoint": {"model_name": info.name}, "vllm": vllm, "sglang": sglang}
+        self._informed: dict[str, str] | None = None
         for metric in METRICS:
             for prefix, name in metric.names.items():
                 self._add(metric, name, labels[prefix])
@@ -83,6 +86,20 @@ class MetricBoard:
         for series in self._series[key, label]:
             assert isinstance(series, Gauge)
             series.set(value)
+
+    def inform(self, use: AdapterUse, now: float) -> None:
+        """Tell of adapters in use as vLLM does: in labels, with the time (seconds since 1970) as value."""
+        told = {"max_lora": str(use.most), "running_lora_adapters": ",".join(use.running)}
+        told["waiting_lora_adapters"] = ",".join(use.waiting)
+        for prefix in ("branchpoint", "vllm"):
+            labels = self._labels[prefix] | told
+            family = self._families.get(_ADAPTERS, f"{prefix}:lora_requests_info", [*labels])
+            if self._informed is not None and self._informed != told:
+                family.remove(*(self._labels[prefix] | self._informed).values())
+            gauge = family.labels(**labels)
+            assert isinstance(gauge, Gauge)
+            gauge.set(now)
+        self._informed = told
 
     def add(self, key: str, amount: float) -> None:
         """Add to a gauge."""

@@ -20,7 +20,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 
 REASONS = ("stop", "length", "abort", "error", "repetition")
-REFUSALS = ("invalid_request", "capacity", "overloaded")
+REFUSALS = ("invalid_request", "capacity", "unknown_model", "overloaded")
 
 _TTFT = (
     0.001,

@@ -57,6 +57,8 @@ class Metrics:
             old, new = before.totals, stats.totals
             prompt, cached = new.prompt_tokens - old.prompt_tokens, new.cached_tokens - old.cached_tokens
             generated = new.completion_tokens - old.completion_tokens
+            if stats.adapters is not None:
+                board.inform(stats.adapters, time.time())
             for key, value in _counts(before, stats).items():
                 board.count(key, value)
             board.count("cached_in", cached, "device")

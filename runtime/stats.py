@@ -5,7 +5,7 @@ import msgspec
 from branchpoint.radix import LostReuse, TreeDump
 from branchpoint.runtime.messages import DrafterStats, Usage
 
-__all__ = ["CacheDump", "EngineStats", "GrammarCounts"]
+__all__ = ["AdapterUse", "CacheDump", "EngineStats", "GrammarCounts"]
 
 
 class GrammarCounts(msgspec.Struct, frozen=True):
@@ -16,12 +16,20 @@ class GrammarCounts(msgspec.Struct, frozen=True):
     refused: int = 0
 
 
+class AdapterUse(msgspec.Struct, frozen=True):
+    """The names of adapters that sequences run or wait with, in order; at most `most` run at once."""
+
+    most: int
+    running: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """A snapshot. Sequences by where they stand, pages by who has them, and totals since the start.
 
     `pages_free + pages_cached + pages_held` are all pages; `pages_cached` are those that the tree alone has. `totals` sums the
     usage of all calls, those under way and those that failed included. `computed_tokens` counts the forward passes' tokens,
-    drafts included; `drafters` tell of each drafter of the chain.
+    drafts included; `drafters` tell of each drafter of the chain, `adapters` of those in use where the engine takes any.
     """
 
     running: int
@@ -37,6 +45,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     totals: Usage
     grammars: GrammarCounts = GrammarCounts()
     drafters: tuple[DrafterStats, ...] = ()
+    adapters: AdapterUse | None = None
 
 
 class CacheDump(msgspec.Struct, frozen=True):

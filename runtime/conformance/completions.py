@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from branchpoint.runtime.conformance.check import Check, checks, equal, expect, refused
-from branchpoint.runtime.conformance.server import Server, need
+from branchpoint.runtime.conformance.server import Server, Skipped, need
 
 __all__ = ["CHECKS"]
 
@@ -82,6 +82,21 @@ def _the_model_is_listed_and_retrieved(server: Server) -> None:
     refused(need("openai").NotFoundError, "a model that isn't there", server.openai.models.retrieve, "no-such-model")
 
 
+def _adapters_are_models_of_their_own(server: Server) -> None:
+    """A LoRA adapter is listed with the model it belongs to, and answers under its own name with text of its own."""
+    listed = list(server.openai.models.list())
+    expect(server.model in [model.id for model in listed], f"{server.model} isn't listed")
+    found = [model for model in listed if getattr(model, "parent", None)]
+    if not found:
+        raise Skipped("the server lists no model with a parent")
+    base = server.complete(model=found[0].parent, temperature=0, max_tokens=16)
+    whole = server.complete(model=found[0].id, temperature=0, max_tokens=16)
+    equal(whole.model, found[0].id, "model")
+    expect(whole.choices[0].text != base.choices[0].text, "the adapter says what its model says")
+    scored = server.complete(model=found[0].id, echo=True, logprobs=1, max_tokens=0).choices[0].logprobs.token_logprobs
+    expect(scored[0] is None and all(value <= 0 for value in scored[1:]), f"came token_logprobs {scored}")
+
+
 def _embeddings_are_the_same_in_either_encoding(server: Server) -> None:
     """Vectors come as numbers, or in base64, which the client asks for by itself."""
     plain = server.openai.embeddings.create(model=server.model, input="hello", encoding_format="float").data[0].embedding
@@ -113,6 +128,7 @@ CHECKS: Final[tuple[Check, ...]] = checks(
     _what_cant_be_served_is_refused_by_name,
     _empty_prompts_are_refused,
     _the_model_is_listed_and_retrieved,
+    _adapters_are_models_of_their_own,
     _embeddings_are_the_same_in_either_encoding,
     _embeddings_come_in_order_of_length_1,
 )

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from branchpoint.runtime.errors import InvalidRequest
 
-__all__ = ["ADAPTER_BEGIN", "Adapter", "check_name"]
+__all__ = ["ADAPTER_BEGIN", "CONFIG", "WEIGHTS", "Adapter", "check_name"]
 
 ADAPTER_BEGIN = "\x1e"
 """What stands in a namespace of cached prefixes before the adapter that they were computed with."""
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of a folder that PEFT saved; nothing else of it is read."""
 
 LONGEST_NAME = 256
 

@@ -15,13 +15,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from branchpoint.runtime.errors import ModelError
-from branchpoint.runtime.lora.adapter import Adapter
+from branchpoint.runtime.lora.adapter import CONFIG, WEIGHTS, Adapter
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.models.linears import layer_linears
 
-__all__ = ["ADAPTER_FILES", "LoraAdapter", "LoraPair", "largest_adapter", "read_adapter"]
-
-CONFIG, WEIGHTS = ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+__all__ = ["LoraAdapter", "LoraPair", "largest_adapter", "read_adapter"]
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _HEADER_BYTES = 2**24  # more than names and shapes of any adapter's tensors take

@@ -4,10 +4,12 @@ Asked by the engine's door for each call that names an adapter; changed from any
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from branchpoint.runtime.errors import InvalidRequest, UnknownModel
 from branchpoint.runtime.lora.adapter import Adapter, check_name
+from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.stats import AdapterUse
 
 __all__ = ["Adapters", "ReadAdapter"]
 
@@ -16,10 +18,11 @@ ReadAdapter = Callable[[str, str], Adapter]
 
 
 class Adapters:
-    """Those that `read` has read; with None the engine takes no adapters."""
+    """Those that `read` has read, of which `most` may run at once; with None the engine takes no adapters."""
 
-    def __init__(self, read: ReadAdapter | None = None) -> None:
+    def __init__(self, read: ReadAdapter | None = None, most: int = 1) -> None:
         self._read = read
+        self._most = most
         self._lock = threading.Lock()
         self._adapters: dict[str, Adapter] = {}
 
@@ -49,6 +52,13 @@ class Adapters:
         with self._lock:
             self.find(name)
             del self._adapters[name]
+
+    def use(self, running: Iterable[Sequence], waiting: Iterable[Sequence]) -> AdapterUse | None:
+        """Which of them sequences have; None where the engine takes none."""
+        if self._read is None:
+            return None
+        with_one = ({each.adapter.name for each in sequences if each.adapter is not None} for sequences in (running, waiting))
+        return AdapterUse(self._most, *(tuple(sorted(names)) for names in with_one))
 
     def _check_free(self, name: str, *, replace: bool) -> None:
         if name in self._adapters and not replace:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.messages import Call, Event, ScoreCall
+from branchpoint.runtime.serving.adapters import adapter_of
 from branchpoint.runtime.serving.deadlines import deadlines_of
 from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
 from branchpoint.runtime.serving.framing import Framing
@@ -97,7 +98,7 @@ class Answer(Response):
             record = record_of(scope, self._id, self._calls, stream=self._view.stream)
             if self._gateway.settings.log_prompts:
                 record.texts = {"prompts": self._gateway.texts(self._calls)}
-            exchange = self._gateway.open(record, self._params, caller_of(scope))
+            exchange = self._gateway.open(record, self._params, caller_of(scope), adapter_of(scope))
         except BranchpointError as error:
             self._gateway.refused(error)
             log_refusal(scope, error, self._id)

@@ -13,6 +13,7 @@ from branchpoint.runtime.serving.wire import Json
 __all__ = [
     "ANSWERS",
     "Aborted",
+    "Adapters",
     "AnthropicError",
     "Chat",
     "ChatChoice",
@@ -270,6 +271,14 @@ class Flushed(msgspec.Struct):
     message: str
 
 
+class Adapters(msgspec.Struct):
+    """The adapters of a model after one was loaded or unloaded."""
+
+    success: bool
+    error_message: str
+    loaded_adapters: list[str]
+
+
 class Deleted(msgspec.Struct):
     """A response that is no longer kept."""
 
@@ -280,5 +289,5 @@ class Deleted(msgspec.Struct):
 
 ANSWERS: tuple[type[msgspec.Struct], ...] = (
     *(Error, AnthropicError, Chat, Completion, Reply, Message, InputTokens, Embeddings, Scores, Ranking, OptionScores),
-    *(Tokens, Prompt, Program, Models, Model, Status, Aborted, Flushed, Deleted),
+    *(Tokens, Prompt, Program, Models, Model, Status, Aborted, Flushed, Deleted, Adapters),
 )

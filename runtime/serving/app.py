@@ -21,6 +21,8 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from branchpoint.errors import BranchpointError
+from branchpoint.runtime.serving.adapter_routes import ADAPTER_FORMS, adapter_router
+from branchpoint.runtime.serving.adapters import ADAPTER
 from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.auth import KeyGuard
 from branchpoint.runtime.serving.chat import CHAT_RULES, ChatRequest, answer_chat
@@ -132,7 +134,8 @@ def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
     options = models.shared.settings
     app = FastAPI(title="Branchpoint", version=version(), docs_url=None, redoc_url=None)
     app.add_api_route("/", page_route(), methods=["GET", "HEAD"], include_in_schema=False)
-    routers = (info_router(models), health_router(models), control_router(models), responses_router(models.shared.responses))
+    looks = (info_router(models), health_router(models), responses_router(models.shared.responses))
+    routers = (*looks, control_router(models), adapter_router(models))
     for router in routers:
         app.include_router(router)
     for route in (*_ROUTES, *more):
@@ -146,7 +149,8 @@ def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
             )
             if route.puts:
                 app.add_api_route(path, _endpoint(models, route), methods=["PUT"])
-    forms = {path: route.form for route in (*_ROUTES, *more) for path in route.paths} | {"/abort_request": AbortRequest}
+    forms = {path: route.form for route in (*_ROUTES, *more) for path in route.paths}
+    forms |= {"/abort_request": AbortRequest, **ADAPTER_FORMS}
     app.openapi = cache(partial(describe, app, forms, guarded=bool(options.api_keys or options.api_key_file)))  # type: ignore[method-assign]  # FastAPI's own way
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_query)
@@ -169,6 +173,7 @@ def _endpoint(models: Models, route: Endpoint) -> Callable[[Request], Awaitable[
             own = _own_id(body, request.headers)
             name_request(request.scope, own)
             gateway = models.of(body, request)
+            request.scope[ADAPTER] = gateway.adapters.asked(body, gateway.names)
             ticket = gateway.requests.arrive(caller_of(request.scope), own)
             response = await _parsed(gateway, route, body, request, ticket)
         except BranchpointError as error:

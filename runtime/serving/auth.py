@@ -13,7 +13,16 @@ from branchpoint.runtime.serving.keys import ANYONE, CALLER, Caller, KeyRing
 __all__ = ["ADMIN_PATHS", "OPEN_PATHS", "KeyGuard"]
 
 OPEN_PATHS = frozenset({"/", "/health", "/health_generate", "/livez", "/readyz", "/ready", "/ping", "/metrics"})
-ADMIN_PATHS = frozenset({"/flush_cache", "/reset_prefix_cache"})
+ADMIN_PATHS = frozenset(
+    {
+        "/flush_cache",
+        "/reset_prefix_cache",
+        "/load_lora_adapter",
+        "/unload_lora_adapter",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    }
+)
 """Paths that act on what belongs to all callers: for admin keys only, where there are some."""
 
 

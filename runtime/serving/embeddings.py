@@ -23,9 +23,7 @@ from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["EMBEDDING_RULES", "EmbeddingRequest", "answer_embeddings"]
 
-EMBEDDING_RULES = Rules(
-    refused={"truncate_prompt_tokens": (), "add_special_tokens": (True,), "messages": (), "lora_path": ()}, inert=INERT
-)
+EMBEDDING_RULES = Rules(refused={"truncate_prompt_tokens": (), "add_special_tokens": (True,), "messages": ()}, inert=INERT)
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +39,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     rid: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    lora_path: str | None = None
 
 
 async def answer_embeddings(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:

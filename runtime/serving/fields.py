@@ -53,7 +53,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "service_tier": ("auto", "default"),
     "logits_processors": ([],),
     "stop_regex": ([], ""),
-    "lora_path": (),
     "session_params": ({},),
     "custom_logit_processor": (),
     "custom_params": ({},),
@@ -123,6 +122,7 @@ class SamplingFields(ConstraintFields, frozen=True, kw_only=True):
     cache_salt: str | None = None
     priority: int | None = None
     prompt_logprobs: int | None = None
+    lora_path: str | None = None
 
     @property
     def own_id(self) -> str | None:

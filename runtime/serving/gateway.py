@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
 from typing import TypeVar
@@ -21,6 +21,7 @@ from branchpoint.runtime.messages import Call, Event, Ids, ModelInfo, ScoreCall,
 from branchpoint.runtime.metric_names import Outcome
 from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.serving.adapters import ServedAdapters
 from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, named
 from branchpoint.runtime.serving.exchange import NO_NAMES, Exchange
 from branchpoint.runtime.serving.inflight import InFlight
@@ -48,12 +49,15 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that can serve. `names` are what clients may call it, the first is what answers carry."""
+    """A model that can serve. `names` are what clients may call it, the first is what answers carry. `adapters` are those that
+    its engine began with, and their folders.
+    """
 
     engine: EngineClient
     tokenizer: Tokenizer
     names: tuple[str, ...]
     longest_token: int
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def info(self) -> ModelInfo:
@@ -77,6 +81,7 @@ class Gateway:
         self.shared = shared
         self.settings = shared.settings
         self.names = names
+        self.adapters = ServedAdapters()
         self.requests = InFlight(shared.settings.max_queued_tokens)
         self.pulse = Pulse(shared.settings.stuck_seconds)
         self._loaded: Loaded | None = None
@@ -87,6 +92,7 @@ class Gateway:
         """The model is there, perhaps once more: admit requests."""
         self._loaded = loaded
         self.names = loaded.names
+        self.adapters.attach(loaded.engine, loaded.adapters)
         if self._metrics is None:
             self._metrics = Metrics(msgspec.structs.replace(loaded.info, name=loaded.names[0]), self.shared.families)
         else:
@@ -121,14 +127,23 @@ class Gateway:
         return len(self.requests)
 
     def check_model(self, name: str | None) -> str:
-        """The name that answers carry. Raises ApiError 404 where `name` is none of the served ones."""
+        """The name that answers carry: an adapter's own. Raises ApiError 404 where `name` is none of the served ones."""
         names = self.loaded.names
-        if name is not None and name not in names:
-            raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {', '.join(names)}.", param="model")
-        return names[0]
+        if name is None or name in names:
+            return names[0]
+        if adapter := self.adapters.named(name, names):
+            return adapter
+        served = ", ".join((*names, *self.adapters))
+        raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {served}.", param="model")
 
-    def open(self, record: RequestRecord, params: Mapping[str | None, str] = NO_NAMES, caller: Caller = ANYONE) -> Exchange:
-        """Start the calls of one request of `caller`, in its namespace; `params` as in Exchange.
+    def open(
+        self,
+        record: RequestRecord,
+        params: Mapping[str | None, str] = NO_NAMES,
+        caller: Caller = ANYONE,
+        adapter: str = "",
+    ) -> Exchange:
+        """Start the calls of one request of `caller`, in its namespace, with an adapter; `params` as in Exchange.
 
         Raises ApiError 503 when not ready, 400 where a request of this id is in flight, 429 where the caller or the queue has no
         more room, InvalidRequest for too many samples.
@@ -137,7 +152,7 @@ class Gateway:
         check_amount(record.calls)
         with named(params):
             check_calls(record.calls, self.settings)
-        own = tuple(caller.own(call) for call in record.calls)
+        own = tuple(caller.own(call, adapter) for call in record.calls)
 
         def make(on_first: Callable[[], None], on_exit: Callable[[], None]) -> Exchange:
             number = next(self._numbers)

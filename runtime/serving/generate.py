@@ -71,6 +71,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     extra_key: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    lora_path: str | None = None
 
 
 async def answer_generate(gateway: Gateway, body: Json, headers: Mapping[str, str]) -> Answer:

@@ -32,16 +32,18 @@ def info_router(models: Models) -> APIRouter:
     def card(gateway: Gateway, name: str) -> Json:
         loaded = gateway.loaded
         facts = {"id": name, "object": "model", "created": started, "owned_by": "branchpoint", "root": loaded.names[0]}
-        return facts | {"parent": None, "max_model_len": loaded.info.context_length}
+        parent = None if name in loaded.names else loaded.names[0]
+        return facts | {"parent": parent, "max_model_len": loaded.info.context_length}
 
     @router.get("/v1/models")
     async def list_models() -> Response:
-        cards = [card(gateway, name) for gateway in models.ready for name in gateway.loaded.names]
+        cards = [card(gateway, name) for gateway in models.ready for name in (*gateway.loaded.names, *gateway.adapters)]
         return json_response({"object": "list", "data": cards})
 
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
-        return json_response(card(models.find(name), name))
+        gateway = models.find(name)
+        return json_response(card(gateway, gateway.adapters.named(name, gateway.names) or name))
 
     @router.get("/version")
     async def get_version() -> Response:

@@ -50,9 +50,9 @@ class Caller:
             return True
         return namespace.startswith(self.namespace + OWNER_END) if self.namespace else OWNER_END not in namespace
 
-    def own(self, call: Call | ScoreCall) -> Call | ScoreCall:
-        """`call` in this caller's namespace, which the names of programs lie in too: no one ends another's program."""
-        return msgspec.structs.replace(call, namespace=self.space(call.namespace))
+    def own(self, call: Call | ScoreCall, adapter: str = "") -> Call | ScoreCall:
+        """`call` with `adapter`, in this caller's namespace, which the names of programs lie in too: no one ends another's."""
+        return msgspec.structs.replace(call, namespace=self.space(call.namespace), adapter=adapter)
 
 
 ANYONE = Caller()

@@ -65,7 +65,8 @@ class _Engines:
             undo.callback(engine.close)
             self._serving.add(engine.pid)
             tokenizer = tokenizer_of(engine.info)
-            loaded = Loaded(engine, tokenizer, model.names or (engine.info.name,), tokenizer.vocabulary.longest)
+            names, longest = model.names or (engine.info.name,), tokenizer.vocabulary.longest
+            loaded = Loaded(engine, tokenizer, names, longest, model.config.adapters)
             undo.pop_all()
         return loaded
 

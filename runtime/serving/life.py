@@ -85,6 +85,8 @@ class ModelLife:
 
         try:
             loaded.engine.on_death(on_death)
+            with contextlib.suppress(EngineDead):  # dead already: what follows sees it
+                await self._gateway.adapters.restore(loaded.engine, loaded.adapters)
             self._gateway.attach(loaded)
             self._ready(loaded)
             await first_of(turns.stop.wait(), died.wait(), turns.gone.wait())

@@ -4,7 +4,6 @@ Made by `server`; handlers ask it for the gateway of their request.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from starlette.requests import Request
 
@@ -47,15 +46,18 @@ class Models:
         return [gateway for gateway in self if gateway.state is State.READY] or [self.first]
 
     def find(self, name: str | None) -> Gateway:
-        """The model of this name. Raises ApiError 404."""
+        """The model of this name, or of the adapter of this name. Raises ApiError 404."""
         if name is None:
             return self.first
         for gateway in self:
             if name in gateway.names:
                 return gateway
+        for gateway in self:
+            if gateway.adapters.named(name, gateway.names):
+                return gateway
         if not self.first.names:  # it has none before it is loaded, which it says when it is asked
             return self.first
-        served = ", ".join(chain.from_iterable(gateway.names for gateway in self))
+        served = ", ".join(name for gateway in self for name in (*gateway.names, *gateway.adapters))
         raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {served}.", param="model")
 
     def of(self, body: Json, request: Request) -> Gateway:

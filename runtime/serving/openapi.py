@@ -46,6 +46,8 @@ _SHAPES: Final[Mapping[str, str]] = {
     "/v1/models/{name}": "Model",
     "/abort_request": "Aborted",
     "/flush_cache": "Flushed",
+    "/load_lora_adapter": "Adapters",
+    "/unload_lora_adapter": "Adapters",
     "/reset_prefix_cache": "Flushed",
     "/livez": "Status",
     **dict.fromkeys(("/health", "/health_generate", "/ready", "/readyz", "/ping"), "Status"),
@@ -60,6 +62,8 @@ _FRAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "/generate": (JSON, EVENTS, LINES),
     "/cache": (JSON, TEXT),
     "/metrics": (TEXT,),
+    "/v1/load_lora_adapter": (TEXT,),
+    "/v1/unload_lora_adapter": (TEXT,),
 }
 """Content types of answers; JSON where none stand here."""
 

@@ -1,5 +1,6 @@
 """How the HTTP side is set up, beside `EngineConfig`, which says how the engine is."""
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -36,6 +37,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_key_file: Annotated[str | None, Meta(description="TOML file of keys, with limits for each (docs/server.md).")] = None
     guard_metrics: Annotated[bool, Meta(description="Ask for a key at /metrics too.")] = False
     model_names: Annotated[tuple[str, ...], Meta(description="The model's name to clients; may be given several times.")] = ()
+    lora_dirs: Annotated[
+        tuple[str, ...], Meta(description="Folder from which adapters may be loaded while it runs; may be given several times.")
+    ] = ()
     models_file: Annotated[str | None, Meta(description="TOML file of models, with names and options for each.")] = None
     strict: Annotated[bool, Meta(description="Refuse unknown fields; otherwise a response header lists them.")] = True
     max_body_bytes: Annotated[int, Meta(description="Longest request body.")] = 64 * 2**20
@@ -85,6 +89,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("An API key must not be empty.", param="api_keys")
         if not all(self.model_names):
             raise InvalidRequest("A served name must not be empty.", param="model_names")
+        for folder in self.lora_dirs:
+            if not folder or not Path(folder).is_dir():
+                raise InvalidRequest(f"lora_dirs must be folders that are there, got {folder!r:.200}.", param="lora_dirs")
         if self.log_prompts and self.log_format != "json":
             raise InvalidRequest("log_prompts needs log_format json, whose lines have fields.", param="log_prompts")
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_ca_certs is not None):

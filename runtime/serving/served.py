@@ -36,6 +36,8 @@ def served_models(models: Sequence[str], base: EngineConfig, options: ServerOpti
 
     Raises InvalidRequest where there is none, or where two have one name.
     """
+    if options.lora_dirs:
+        base = msgspec.structs.replace(base, enable_lora=True)
     if options.models_file is not None:
         if models or options.model_names:
             raise InvalidRequest("The models file names all models, so none can be named beside it.", param="models_file")
@@ -48,7 +50,7 @@ def served_models(models: Sequence[str], base: EngineConfig, options: ServerOpti
         served = [_named(msgspec.structs.replace(base, model=model), (locate(model).name,)) for model in models]
     if not served:
         raise InvalidRequest("Name a model to serve, or several, or a file of them (--models-file).", param="model")
-    names = [name for each in served for name in each.names]
+    names = [name for each in served for name in (*each.names, *each.config.adapters)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidRequest(f"Each model needs names of its own, got {clip(min(twice), 80)!r} twice.", param="model")
     return served

@@ -5,10 +5,11 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from branchpoint.constrained.spec import Narrowing
+from branchpoint.errors import BranchpointError
 from branchpoint.radix.node import Node
 from branchpoint.radix.picture import DumpOptions, dump
 from branchpoint.radix.pool import BlockPool
-from branchpoint.runtime.errors import EngineDead
+from branchpoint.runtime.errors import EngineDead, InvalidRequest, UnknownModel
 from branchpoint.runtime.messages import (
     Call,
     Completed,
@@ -66,6 +67,8 @@ class FakeEngine:
         self.flushed = 0
         self.cached = list[tuple[str, Node]]()
         self.closed = False
+        self.adapters: dict[str, str] = {}
+        self.unreadable: str | None = None
 
     def submit(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
         self.calls.append(call)
@@ -145,11 +148,30 @@ class FakeEngine:
         self.flushed += 1
         return done(0)
 
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+        if name in self.adapters and not replace:
+            return failed(InvalidRequest(f"An adapter {name!r} is loaded already; unload it first.", param="lora_name"))
+        if self.unreadable is not None:
+            return failed(InvalidRequest(self.unreadable, param="lora_path"))
+        self.adapters[name] = folder
+        return done(None)
+
+    def unload_adapter(self, name: str) -> "Future[None]":
+        if self.adapters.pop(name, None) is None:
+            return failed(UnknownModel(f"No adapter {name!r} is loaded.", param="model"))
+        return done(None)
+
     def on_death(self, callback: Callable[[EngineDead], None]) -> None:
         self.watcher = callback
 
     def close(self) -> None:
         self.closed = True
+
+
+def failed(error: BranchpointError) -> "Future[None]":
+    future: Future[None] = Future()
+    future.set_exception(error)
+    return future
 
 
 def done(value: T) -> "Future[T]":

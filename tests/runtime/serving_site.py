@@ -1,6 +1,6 @@
 """A whole HTTP side around the fake engine, for the serving tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,7 +9,7 @@ import httpx
 import msgspec
 from starlette.types import ASGIApp
 
-from branchpoint.runtime.serving.app import build_app
+from branchpoint.runtime.serving.app import Endpoint, build_app
 from branchpoint.runtime.serving.gateway import Gateway, Loaded
 from branchpoint.runtime.serving.models import Models
 from branchpoint.runtime.serving.options import ServerOptions
@@ -54,16 +54,23 @@ def tokenizer(template: str | None = None) -> Tokenizer:
 
 @asynccontextmanager
 async def open_site(
-    *, loaded: bool = True, template: str | None = None, context: int | None = None, **options: object
+    *,
+    loaded: bool = True,
+    template: str | None = None,
+    context: int | None = None,
+    adapters: Sequence[str] = (),
+    more: Sequence[Endpoint] = (),
+    **options: object,
 ) -> AsyncIterator[Site]:
     asked = ServerOptions(**options)
     models, engine = Models(asked), FakeEngine()
+    engine.adapters = {name: f"/begun/{name}" for name in adapters}
     gateway = models.first
     if context is not None:
         engine.info = msgspec.structs.replace(engine.info, context_length=context, num_pages=context)
     if loaded:
-        gateway.attach(Loaded(engine, tokenizer(template), ("fake", "alias"), 8))
-    app = build_app(models)
+        gateway.attach(Loaded(engine, tokenizer(template), ("fake", "alias"), 8, dict(engine.adapters)))
+    app = build_app(models, more)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
         yield Site(http, engine, gateway, app)

@@ -21,7 +21,7 @@ from branchpoint.runtime.messages import (
 from branchpoint.runtime.metric_names import METRICS
 from branchpoint.runtime.metrics import Metrics
 from branchpoint.runtime.sampling import SamplingParams
-from branchpoint.runtime.stats import EngineStats, GrammarCounts
+from branchpoint.runtime.stats import AdapterUse, EngineStats, GrammarCounts
 
 INFO = ModelInfo("tiny", "", "llama", 100, 64, 10, 16, (0,))
 
@@ -48,7 +48,7 @@ def values(metrics: Metrics) -> dict[str, float]:
 
 
 def stats(**changes: object) -> EngineStats:
-    fields = dict.fromkeys(EngineStats.__struct_fields__[:-2], 0) | {"pages_free": 10, "totals": Usage()} | changes
+    fields = dict.fromkeys(EngineStats.__struct_fields__[:-3], 0) | {"pages_free": 10, "totals": Usage()} | changes
     return EngineStats(**fields)  # type: ignore[arg-type]
 
 
@@ -216,3 +216,19 @@ def test_two_servers_in_one_process_count_apart() -> None:
     first.watch(Call("a", (1,)), lambda event: None)(Failed("a", "internal", ""))
     assert values(first)["sglang:num_requests_total"] == 1
     assert values(second)["sglang:num_requests_total"] == 0
+
+
+def test_adapters_in_use_stand_in_the_labels_of_one_series_where_an_engine_takes_any() -> None:
+    metrics = Metrics(INFO)
+    metrics.update(stats())
+    assert "lora_requests_info" not in metrics.render().decode()
+    for use in (AdapterUse(2, ("a", "b"), ("c",)), AdapterUse(2), AdapterUse(2, ("b",))):
+        metrics.update(stats(adapters=use))
+        told = {line for line in metrics.render().decode().splitlines() if line.startswith("vllm:lora_requests_info{")}
+        (line,) = told
+        for name, value in (
+            ("max_lora", "2"),
+            ("running_lora_adapters", ",".join(use.running)),
+            ("waiting_lora_adapters", ",".join(use.waiting)),
+        ):
+            assert f'{name}="{value}"' in line

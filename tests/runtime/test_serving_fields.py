@@ -22,7 +22,7 @@ TEMPLATE = (
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    async with open_site(template=TEMPLATE, context=4096) as ready:
+    async with open_site(template=TEMPLATE, context=4096, adapters=("sql",)) as ready:
         yield ready
 
 
@@ -55,6 +55,7 @@ SHARED: dict[str, tuple[dict[str, object], Seen]] = {
     "rid": ({"rid": "mine"}, lambda call, text: '"mine"' in text),
     "cache_salt": ({"cache_salt": "salt"}, lambda call, text: call.namespace == "salt"),
     "priority": ({"priority": 2}, lambda call, text: call.hints.priority == -2),
+    "lora_path": ({"lora_path": "sql"}, lambda call, text: call.adapter == "sql"),
     "prompt_logprobs": ({"prompt_logprobs": 2}, lambda call, text: call.sampling.prompt_logprobs == 2),
     "response_format": ({"response_format": {"type": "json_object"}}, lambda call, text: call.constraint is not None),
     "structured_outputs": ({"structured_outputs": {"regex": "a"}}, lambda call, text: call.constraint is not None),
@@ -119,6 +120,7 @@ GENERATE: dict[str, tuple[dict[str, object], Seen]] = {
     "extra_key": ({"extra_key": "salt"}, lambda call, text: call.namespace == "salt"),
     "cache_salt": ({"cache_salt": "salt"}, lambda call, text: call.namespace == "salt"),
     "priority": ({"priority": 2}, lambda call, text: call.hints.priority == 2),
+    "lora_path": ({"lora_path": "sql"}, lambda call, text: call.adapter == "sql"),
 }
 NATIVE: dict[str, tuple[object, Seen]] = {
     "max_new_tokens": (2, lambda call, text: call.sampling.max_tokens == 2),

@@ -17,6 +17,8 @@ from branchpoint.runtime.conformance.catalogue import CHECKS
 from branchpoint.runtime.conformance.check import Check
 from branchpoint.runtime.conformance.report import Result, summary
 from branchpoint.runtime.conformance.server import Server, Skipped
+from branchpoint.runtime.weights.dummy import dummy_config
+from tests.runtime.adapters import write_adapter
 from tests.system.served import ROOT, served
 
 KEY = "secret"
@@ -33,8 +35,9 @@ def opened(*options: str, model: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[Server]:
-    yield from opened("--num-pages", "256", model="dummy:llama")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    adapter = write_adapter(tmp_path_factory.mktemp("adapter"), dummy_config("llama"))
+    yield from opened("--num-pages", "256", "--lora-modules", f"tuned={adapter}", model="dummy:llama")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -28,13 +29,16 @@ GOOD: dict[str, list[dict[str, object]]] = {
     **{key: [{"tokens": [97]}] for key in ("/detokenize", "/v1/detokenize")},
     "/abort_request": [{"abort_all": True}],
     **{key: [{}] for key in ("/flush_cache", "/reset_prefix_cache")},
+    **{key: [{"lora_name": key, "lora_path": "."}] for key in ("/load_lora_adapter", "/v1/load_lora_adapter")},
+    "/unload_lora_adapter": [{"lora_name": "/load_lora_adapter"}],
+    "/v1/unload_lora_adapter": [{"lora_name": "/v1/load_lora_adapter"}],
 }
 STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate")
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    async with open_site() as ready:
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(lora_dirs=(str(tmp_path),)) as ready:
         yield ready
 
 

@@ -54,12 +54,12 @@ async def test_no_request_names_a_file_a_template_or_code() -> None:
     async with open_site() as site:
         for field, value in (
             ("chat_template", "{{ 1 }}"),
-            ("lora_path", "/etc"),
             ("custom_logit_processor", "x"),
             ("logits_processors", ["os.system"]),
             ("documents", [{"path": "/etc/passwd"}]),
         ):
             refusal(await site.chat(**{field: value}), 400, field)
+        refusal(await site.chat(lora_path="/etc"), 404, "lora_path")  # the name of an adapter, never a place
         image = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}
         refusal(await site.chat(messages=[{"role": "user", "content": [image]}]), 400, "messages[0].content[0].type")
 
