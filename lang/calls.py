@@ -177,18 +177,18 @@ def select(
     return Select(_checked(name), _options(choices), method_of(choices_method), float(temperature), seed)
 
 
-def system(expression: ExprLike) -> Join:
-    """A system message."""
+def system(expression: ExprLike = "") -> Join:
+    """A system message, without an expression an empty one."""
     return role("system", expression)
 
 
-def user(expression: ExprLike) -> Join:
-    """A user's message."""
+def user(expression: ExprLike = "") -> Join:
+    """A user's message, without an expression an empty one."""
     return role("user", expression)
 
 
-def assistant(expression: ExprLike) -> Join:
-    """The model's message."""
+def assistant(expression: ExprLike = "") -> Join:
+    """The model's message, without an expression an empty one."""
     return role("assistant", expression)
 
 

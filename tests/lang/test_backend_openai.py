@@ -12,8 +12,10 @@ import pydantic
 import pytest
 
 import branchpoint as bp
+from branchpoint.lang.backends.base import ScoreRequest
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.messages import Text
 from branchpoint.runtime.process import EngineThread, build_engine
 from branchpoint.runtime.serving.gateway import Loaded
 from tests.lang.http_site import Site
@@ -280,6 +282,13 @@ def test_what_the_api_cant_do_is_refused_before_anything_is_sent(
     with pytest.raises(bp.ProgramError, match=told) as caught:
         bp.function(lambda s: body(s) and None).run(backend=server.backend(**options))
     assert isinstance(caught.value.__cause__, bp.NotSupported)
+    assert server.requests == []
+
+
+async def test_a_chat_server_asked_directly_scores_nothing() -> None:
+    server = Scripted()
+    with pytest.raises(bp.NotSupported, match="doesn't score"):
+        await server.backend().score(ScoreRequest("r", (Text("Hi"),), ("a", "b")))
     assert server.requests == []
 
 

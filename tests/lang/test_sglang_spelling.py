@@ -43,6 +43,15 @@ def test_a_program_may_ask_an_api_to_guess_ahead() -> None:
     assert character.run(backend=sgl.Fake([" Ada\n", " poet\n"])).text() == "Name: Ada\nJob: poet"
 
 
+def test_a_role_without_an_expression_is_an_empty_message() -> None:
+    @sgl.function
+    def program(s: sgl.State) -> None:
+        s += sgl.system() + sgl.user("Q") + sgl.assistant(sgl.gen("a")) + sgl.user() + sgl.assistant()
+
+    messages = program.run(backend=sgl.Fake("A")).messages()
+    assert [message["content"] for message in messages] == ["", "Q", "A", "", ""]
+
+
 def test_logprobs_have_sglangs_names_and_shapes() -> None:
     @sgl.function
     def program(s: sgl.State) -> None:
