@@ -232,6 +232,20 @@ def test_p3_one_limit_on_calls_in_flight() -> None:
     assert most == 3
 
 
+def test_p3_no_more_programs_run_at_once_than_there_are_threads() -> None:
+    @bp.function
+    def program(s: bp.State, number: int) -> None:
+        inside.add(number)
+        s += f"{number}" + bp.gen("x")
+        assert s["x"] == "x"
+        most.append(len(inside))
+        inside.discard(number)
+
+    inside, most = set[int](), list[int]()
+    program.run_batch([(number,) for number in range(9)], backend=bp.Fake(Reply("x", delay=0.01)), num_threads=2)
+    assert len(most) == 9 and max(most) <= 2
+
+
 def test_p3_runs_come_as_they_complete() -> None:
     async def script(request: GenerateRequest) -> str:
         if "slow" in prompt_text(request):
