@@ -13,7 +13,7 @@ __all__ = ["adjust_logits"]
 BLOCK = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _adjust_kernel(
     logits_ptr: tl.tensor,
     places_ptr: tl.tensor,

@@ -152,19 +152,18 @@ def draw_rows(logits: Tensor, options: DrawOptions, mask: Tensor | None) -> tupl
     if not rows:
         return tokens, bests
     segments = triton.cdiv(vocabulary, SEGMENT)
-    values = logits.new_empty(2, rows, segments)
-    ids = logits.new_zeros(2, rows, segments, dtype=torch.int32)
+    # Not one tensor for two: what lies behind another isn't always aligned, and a kernel is compiled for each alignment.
+    best, best_ids = logits.new_empty(rows, segments), logits.new_zeros(rows, segments, dtype=torch.int32)
+    scores, ids = torch.empty_like(best), torch.zeros_like(best_ids)
     held = options.mask_row if mask is None else mask  # without a mask every mask_row is -1, and nothing is read
     padded = triton.next_power_of_2(segments)
     grid, source = (rows, segments), (logits, held, options.mask_row)
-    _best_kernel[grid](*source, values[0], ids[0], vocabulary, words, BLOCK=SEGMENT, num_warps=4)
+    _best_kernel[grid](*source, best, best_ids, vocabulary, words, BLOCK=SEGMENT, num_warps=4)
     if options.draws:
-        edge, last = find_thresholds(logits, options, mask, values[0]) if options.filters else (bests, tokens)
+        edge, last = find_thresholds(logits, options, mask, best) if options.filters else (bests, tokens)
         _draw_kernel[grid](
-            *source, options.temperature, options.seed, options.position, edge, last, values[0], values[1], ids[1], vocabulary,
-            words, FILTERS=options.filters, SEGMENTS=padded, BLOCK=SEGMENT, num_warps=4,
+            *source, options.temperature, options.seed, options.position, edge, last, best, scores, ids, vocabulary, words,
+            FILTERS=options.filters, SEGMENTS=padded, BLOCK=SEGMENT, num_warps=4,
         )  # fmt: skip
-    _pick_kernel[(rows,)](
-        options.temperature, values[0], ids[0], values[1], ids[1], tokens, bests, segments, SEGMENTS=padded, num_warps=1
-    )
+    _pick_kernel[(rows,)](options.temperature, best, best_ids, scores, ids, tokens, bests, segments, SEGMENTS=padded, num_warps=1)
     return tokens, bests

@@ -12,8 +12,11 @@ __all__ = ["top_logits"]
 
 SEGMENT = 4096
 
+USUAL = 32
+"""Best tokens up to which one form of the kernels serves all counts: nobody waits for a compiler."""
 
-@triton.jit
+
+@triton.jit(do_not_specialize=["count"])
 def _segment_kernel(
     logits_ptr: tl.tensor,
     most_ptr: tl.tensor,
@@ -21,10 +24,10 @@ def _segment_kernel(
     value_ptr: tl.tensor,
     token_ptr: tl.tensor,
     vocabulary: tl.tensor,
-    COUNT: tl.constexpr,
+    count: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """A segment's largest logit, its sum of exponentials below that, and its COUNT best; NaN where one is."""
+    """A segment's largest logit, its sum of exponentials below that, and its `count` best; NaN where one is."""
     row, segment = tl.program_id(0), tl.program_id(1)
     columns = segment * BLOCK + tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row.to(tl.int64) * vocabulary + columns, mask=columns < vocabulary, other=-float("inf"))
@@ -36,14 +39,14 @@ def _segment_kernel(
     tl.store(most_ptr + at, most)
     tl.store(sum_ptr + at, total)
     left = tl.where(logits != logits, -float("inf"), logits)
-    for number in tl.static_range(COUNT):
+    for number in range(count):
         value, place = tl.max(left, axis=0, return_indices=True)
-        tl.store(value_ptr + at * COUNT + number, value)
-        tl.store(token_ptr + at * COUNT + number, segment * BLOCK + place)
+        tl.store(value_ptr + at * count + number, value)
+        tl.store(token_ptr + at * count + number, segment * BLOCK + place)
         left = tl.where(columns == segment * BLOCK + place, -float("inf"), left)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _merge_kernel(
     most_ptr: tl.tensor,
     sum_ptr: tl.tensor,
@@ -53,7 +56,7 @@ def _merge_kernel(
     top_value_ptr: tl.tensor,
     top_token_ptr: tl.tensor,
     segments: tl.tensor,
-    COUNT: tl.constexpr,
+    count: tl.tensor,
     SEGMENTS: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ) -> None:
@@ -69,13 +72,13 @@ def _merge_kernel(
     total = tl.where(finite, tl.sum(parts, axis=0), 1.0)
     tl.store(total_ptr + row, most + tl.log(total))
     candidate = tl.arange(0, CANDIDATES)
-    inside = candidate < segments * COUNT
-    left = tl.load(value_ptr + row * segments * COUNT + candidate, mask=inside, other=-float("inf"))
-    tokens = tl.load(token_ptr + row * segments * COUNT + candidate, mask=inside, other=0)
-    for number in tl.static_range(COUNT):
+    inside = candidate < segments * count
+    left = tl.load(value_ptr + row * segments * count + candidate, mask=inside, other=-float("inf"))
+    tokens = tl.load(token_ptr + row * segments * count + candidate, mask=inside, other=0)
+    for number in range(count):
         value, place = tl.max(left, axis=0, return_indices=True)
-        tl.store(top_value_ptr + row * COUNT + number, value)
-        tl.store(top_token_ptr + row * COUNT + number, tl.sum(tl.where(candidate == place, tokens, 0), axis=0).to(tl.int64))
+        tl.store(top_value_ptr + row * count + number, value)
+        tl.store(top_token_ptr + row * count + number, tl.sum(tl.where(candidate == place, tokens, 0), axis=0).to(tl.int64))
         left = tl.where(candidate == place, -float("inf"), left)
 
 
@@ -96,9 +99,10 @@ def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         logits.new_empty(rows, segments, max(count, 1)),
         logits.new_empty(rows, segments, max(count, 1), dtype=torch.int32),
     )
-    _segment_kernel[(rows, segments)](logits, most, sums, some, ids, vocabulary, COUNT=count, BLOCK=SEGMENT, num_warps=8)
+    padded = triton.next_power_of_2(segments)
+    _segment_kernel[(rows, segments)](logits, most, sums, some, ids, vocabulary, count, BLOCK=SEGMENT, num_warps=8)
     _merge_kernel[(rows,)](
-        most, sums, some, ids, totals, values, tokens, segments, COUNT=count, SEGMENTS=triton.next_power_of_2(segments),
-        CANDIDATES=triton.next_power_of_2(max(count, 1) * segments), num_warps=4,
+        most, sums, some, ids, totals, values, tokens, segments, count, SEGMENTS=padded,
+        CANDIDATES=padded * max(USUAL, triton.next_power_of_2(max(count, 1))), num_warps=4,
     )  # fmt: skip
     return totals, values, tokens

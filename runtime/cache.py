@@ -56,7 +56,6 @@ class KVCache:
         self._copy_cost = copy_cost
         self._keys: dict[Sequence, PrefixKey] = {}
         self._copies: list[Copy] = []
-        self._swaps: list[Swap] = []  # handed out with the last plan
         self._sources: list[Handle] = []
 
     @property
@@ -153,16 +152,17 @@ class KVCache:
         """The copies that the next plan must make before its forward pass, in their order."""
         self._plan_swaps()
         copies, self._copies = tuple(self._copies), []
-        self._swaps += [copy for copy in copies if isinstance(copy, Swap)]
         return copies
 
-    def settle(self, *, made: bool = True) -> None:
-        """The plan with the copies has run, or (`made` false) has failed: what they read from is no longer needed."""
+    def settle(self, copies: Iterable[Copy], *, made: bool = True) -> None:
+        """The plan with these copies has run, or (`made` false) has failed: what they read from is no longer needed.
+
+        A plan that ran ahead has no copies of single pages, whose sources are all let go of.
+        """
         for handle in self._sources:
             handle.release()
         self._sources.clear()
-        swaps, self._swaps = self._swaps, []
-        self.tree.settle(swaps, made=made)
+        self.tree.settle((copy for copy in copies if isinstance(copy, Swap)), made=made)
 
     def publish(self, sequence: Sequence) -> PrefixKey | None:
         """Let others find what `sequence` has computed so far; it keeps its pages and may write on behind that.
@@ -197,11 +197,6 @@ class KVCache:
         """Empty the tree; sequences keep their pages. Returns the number of pages freed."""
         return self.tree.flush()
 
-    @property
-    def has_host(self) -> bool:
-        """Whether there is a second tier."""
-        return self._host is not None
-
     def page_counts(self) -> dict[str, int]:
         """The pages as `EngineStats` counts them: free ones, those that the tree alone has, and the others."""
         free, idle = self.pool.num_free, self.pool.num_idle
@@ -214,7 +209,7 @@ class KVCache:
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Hold pool, tree and the pages of `sequences` (all that have any) against each other. Raises AssertionError."""
         sequences = list(sequences)
-        assert not self._sources and not self._swaps, "a copy is still to be made"
+        assert not self._sources, "a copy is still to be made"
         self.pool.check()
         self.tree.check()
         check_balance(self.pool, (page for sequence in sequences for page in sequence.pages))

@@ -5,8 +5,10 @@ Does what `sampler.Sampler` does, with Triton's kernels, which draw the same tok
 
 import itertools
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,23 +62,28 @@ class DeviceSampler(Sampler):
             at = send([np.array(places, np.int64), np.array(others, np.int64)], logits.device)
             wanted.append(logits[at[0], at[1]])
         fetched = Fetch(wanted)
+        doubtful = [] if mask is None else [(index, logits[index]) for index, row in enumerate(rows) if row.residue is not None]
 
         def collect() -> list[RowResult]:
             results = _results(rows, mask_rows, packed, fetched.wait())
-            if mask is None:
-                return results
-            return [self._judged(*each) for each in zip(results, logits, rows, mask, strict=True)]
+            for index, scores in doubtful:  # nobody else keeps the logits: many prompts' would not fit into memory
+                assert mask is not None, "a residue is what is left to ask about a mask"
+                results[index] = self._judged(results[index], partial(fetched.also, scores), rows[index], mask[index])
+            return results
 
         return Drawn(tokens, collect)
 
-    def _judged(self, result: RowResult, logits: Tensor, row: WantedRow, mask: npt.NDArray[np.int32]) -> RowResult:
-        """The result; where the mask took too much and the token is refused, with the one that is drawn instead, here alone."""
+    def _judged(
+        self, result: RowResult, scores: Callable[[], npt.NDArray[np.float32]], row: WantedRow, mask: npt.NDArray[np.int32]
+    ) -> RowResult:
+        """The result; where the mask took too much and the token is refused, with the one that is drawn instead, on the host."""
         residue, before = row.residue, result.token
         try:
             if residue is None or before is None or residue.allows(before):
                 return result
         except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
             return RowResult(None, error=grammar_failure(error))
+        logits = torch.from_numpy(scores())
         token = self._draw(logits, row, mask)
         if isinstance(token, str):
             return RowResult(None, error=token)

@@ -216,7 +216,7 @@ class Engine:
     def _land(self, flight: Flight) -> None:
         result, plan = flight.land(self._ahead), flight.plan
         if isinstance(result, RuntimeFailure):
-            self._scheduler.abandon()
+            self._scheduler.abandon(plan)
             for group in dict.fromkeys(self._owners[slot.sequence] for slot in plan.slots if slot.sequence in self._owners):
                 self._fail(group, result)
             return

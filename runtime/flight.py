@@ -1,7 +1,7 @@
 """A step that a runner has been given: what the engine keeps until it has landed.
 
 Where the runner can run ahead, the engine launches the next step before it waits for this one, so that a GPU need not wait for
-the host. Then `StepPlan.sources` says which tokens are still to come, and masks that hang on them are filled while it computes.
+the host. Then `StepPlan.sources` says which tokens are still to come; masks and penalties that hang on them are made meanwhile.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class AheadRunner(Runner, Protocol):
 class Flight:
     """`since` is when it began, in the engine's seconds; `under_way` is None where the runner computes it only when it lands.
 
-    Where it `waits`, its masks are still to be filled. What it computes of `void` sequences is lost: the token that it took for
+    Where it `waits`, it is still to draw. What it computes of `void` sequences is lost: the token that it took for
     their last one was replaced when it was known.
     """
 
@@ -47,7 +47,7 @@ class Flight:
     void: set[Sequence] = field(default_factory=set)
 
     def draw(self, filler: MaskFiller) -> None:
-        """Fill the masks of a step that was launched ahead, if it waits for any, now that what they hang on is known."""
+        """Let a step that was launched ahead draw, if it waits, now that what its masks and penalties hang on is known."""
         if self.waits and self.under_way is not None:
             self.waits, self.masks = False, filler.start(self.plan)
             self._draw(self.under_way, self.masks)
@@ -75,9 +75,10 @@ class Flight:
 def take_off(runner: Runner, plan: StepPlan, filler: MaskFiller, since: float, before: Flight | None) -> Flight:
     """Give the runner a step. Raises DeviceLost; other failures come when the flight lands.
 
-    Masks of a step behind the flight `before` can only be filled when that has landed; all others are drawn with at once.
+    Behind the flight `before`, a step in which a grammar or penalties look back can only draw when that has landed; others do at
+    once.
     """
-    waits = before is not None and any(slot.sequence.matcher is not None for slot in plan.slots)
+    waits = before is not None and any(slot.sample and slot.sequence.looks_back for slot in plan.slots)
     masks = StepMasks(None, []) if waits else filler.start(plan)
     if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
         return Flight(plan, since, masks, lambda: runner.execute(plan, masks.wait))

@@ -7,10 +7,12 @@ pinned and the copies run on a stream of their own: a step waits for pages that 
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from branchpoint.radix import Swap
+from branchpoint.runtime.transfer import pinned, send
 
 __all__ = ["HostMemory"]
 
@@ -23,7 +25,7 @@ class HostMemory:
         self._pages = [cache.view(-1, page_size * cache.shape[1] * cache.shape[2]) for cache in caches]
         shape = (num_slots, len(caches), self._pages[0].shape[1])
         on_cuda = self._device.type == "cuda"
-        self._slots = torch.empty(shape, dtype=caches[0].dtype, pin_memory=on_cuda)
+        self._slots = pinned(shape, caches[0].dtype) if on_cuda else torch.empty(shape, dtype=caches[0].dtype)
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None
 
     @property
@@ -33,7 +35,7 @@ class HostMemory:
 
     def make(self, swap: Swap) -> None:
         """Make the copies of one swap; what is computed next on the device's current stream sees them made."""
-        pages = torch.tensor([page for page, _ in swap.pairs], device=self._device)
+        (pages,) = send([np.array([page for page, _ in swap.pairs], np.int64)], self._device)
         slots = [slot for _, slot in swap.pairs]
         if self._stream is None:
             self._copy(pages, torch.tensor(slots), to_host=swap.to_host)

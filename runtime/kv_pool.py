@@ -14,6 +14,7 @@ from branchpoint.radix import Swap
 from branchpoint.runtime.host_memory import HostMemory
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.plan import Copy, PageCopy, TokenMove
+from branchpoint.runtime.transfer import send
 
 __all__ = ["KvPool", "kv_bytes_per_page"]
 
@@ -104,7 +105,7 @@ class KvPool:
 
     def _copy(self, sources: list[int], targets: list[int]) -> None:
         """Copy between places of the cache; all sources are read before any target is written."""
-        read, written = (torch.tensor(places, dtype=torch.int64, device=self.device) for places in (sources, targets))
+        read, written = send([np.array(places, np.int64) for places in (sources, targets)], self.device)
         for cache in (*self._movable, *self._attached):
             cache.index_copy_(0, written, cache.index_select(0, read))
 

@@ -18,7 +18,7 @@ __all__ = ["adjust", "changes_logits", "gather_changes", "suppressed_tokens"]
 
 def changes_logits(params: SamplingParams) -> bool:
     """Whether `adjust` does anything for these options."""
-    return bool(params.logit_bias) or _penalises(params)
+    return bool(params.logit_bias) or params.penalises
 
 
 def gather_changes(
@@ -50,7 +50,3 @@ def adjust(scores: Tensor, params: SamplingParams, prompt: Many[int], output: Ma
 def suppressed_tokens(params: SamplingParams, num_output: int, eos: tuple[int, ...]) -> tuple[int, ...]:
     """The tokens that would end the sequence, where it has fewer than min_tokens tokens; else none."""
     return (*eos, *params.stop_token_ids) if num_output < params.min_tokens else ()
-
-
-def _penalises(params: SamplingParams) -> bool:
-    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0

@@ -21,15 +21,18 @@ class PlanDraft:
         """Tokens in all slots."""
         return sum(slot.count for slot in self.slots.values())
 
-    def add(self, sequence: Sequence, count: int) -> None:
-        """Let `sequence` compute its next `count` tokens at most, for which it has pages."""
-        if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < sequence.num_computed + count:
+    def add(self, sequence: Sequence, count: int, start: int) -> None:
+        """Let `sequence` compute at most `count` tokens from `start` on, where its KV will end, and for which it has pages."""
+        if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < start + count:
             # a slot that samples draws at all its rows: those of the prompt get a slot of their own
-            count = max(1, sequence.num_prompt - 1 - sequence.num_computed)
-        rows = sequence.rows(sequence.num_computed, count)
-        draws = sequence.samples and sequence.num_computed + count == sequence.num_tokens
-        self.slots[sequence] = Slot(sequence, sequence.num_computed, count, rows, sample=draws)
-        self.budget -= count
+            count = max(1, sequence.num_prompt - 1 - start)
+        draws = sequence.samples and start + count == sequence.num_tokens
+        self.put(Slot(sequence, start, count, sequence.rows(start, count), sample=draws))
+
+    def put(self, slot: Slot) -> None:
+        """Take in a slot of a sequence that has none."""
+        self.slots[slot.sequence] = slot
+        self.budget -= slot.count
 
     def guess(self, sequence: Sequence, proposal: Proposal) -> None:
         """Let the slot of `sequence` verify guesses behind its last token."""

@@ -153,7 +153,8 @@ class TorchStep:
     @property
     def tokens(self) -> Tensor:
         """What the wanted rows draw, int64 [R] on the device."""
-        return self.drawn[0].tokens if len(self.drawn) == 1 else torch.cat([each.tokens for each in self.drawn])
+        tokens = self.drawn[0].tokens if len(self.drawn) == 1 else torch.cat([each.tokens for each in self.drawn])
+        return tokens if self.pooled is None else self.pooled.spread(tokens)
 
     def draw(self, masks: MaskSource) -> None:
         """See `plan.StepUnderWay`. All rows, a stretch of logits at a time."""

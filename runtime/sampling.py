@@ -101,6 +101,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Whether tokens are left out by how likely the others are."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
+    @property
+    def penalises(self) -> bool:
+        """Whether logits hang on the tokens before."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
     def check_against(self, vocabulary_size: int) -> None:
         """Raise InvalidRequest where a token id lies outside the model's vocabulary."""
         for token, _ in self.logit_bias:

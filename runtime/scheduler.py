@@ -6,13 +6,13 @@ sequence has tokens without KV, and a plan computes as many of them as budget an
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import replace
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.pace import Pace
-from branchpoint.runtime.plan import Slot, StepPlan
+from branchpoint.runtime.plan import StepPlan
+from branchpoint.runtime.plan_ahead import AheadDraft
 from branchpoint.runtime.plan_draft import PlanDraft
 from branchpoint.runtime.policy import AdmissionOrder
 from branchpoint.runtime.programs import Programs
@@ -100,7 +100,7 @@ class Scheduler:
         decoding = [sequence for sequence in self._running if not sequence.in_prefill]
         prefilling = [sequence for sequence in self._running if sequence.in_prefill]
         self._schedule_all(decoding, draft)
-        beyond = max(0, draft.budget - self._pace.room) if self._pace and draft.slots else 0
+        beyond = self._beyond(draft)
         draft.budget -= beyond
         self._schedule_all(prefilling, draft)
         self._admit(draft)
@@ -112,42 +112,28 @@ class Scheduler:
         return StepPlan(tuple(draft.slots.values()), self.cache.take_copies())
 
     def plan_ahead(self, under_way: StepPlan) -> StepPlan | None:
-        """The step behind one that is under way, where that follows without its result: all that run decode, and go on.
+        """The step behind one that is under way, where that follows without its result: all that run go on.
 
-        Tokens that the step under way draws are computed before anybody knows them; what ends with them is computed in vain. What
-        a grammar forced since that step was planned comes behind it. None where the result may change more: with guesses,
-        penalties, chunks of prompts, or others to be admitted.
+        Tokens that the step under way draws are computed before anybody knows them; what ends with them is computed in vain. None
+        where the result may change more: with guesses, others that may be admitted, or somebody to be preempted.
         """
-        if self._speculation or self.cache.has_host or (self._waiting and len(self._running) < self._max_sequences):
+        if self._speculation:
             return None
-        slots: list[Slot] = []
-        sources: list[int] = []
-        row, live = -1, 0
-        for slot in under_way.slots:
-            row += len(slot.rows)
-            sequence, behind = slot.sequence, slot.start + slot.count
-            if sequence.status is Status.FINISHED:
-                continue
-            live += 1
-            if not slot.sample or slot.rows[-1:] != (behind - 1,) or not sequence.is_free:
-                return None
-            forced = sequence.num_tokens - behind
-            if forced and not sequence.samples:
-                return None
-            if forced or behind + 1 < sequence.num_prompt + sequence.max_output:
-                count = max(1, forced)
-                slots.append(Slot(sequence, behind, count, (behind + count - 1,)))
-                sources.append(-1 if forced else row)
-        plan = StepPlan(tuple(slots), sources=tuple(sources))
-        if not slots or plan.num_tokens > self._max_batch_tokens or live < len(self._running):
+        ahead = AheadDraft(under_way, self._max_batch_tokens)
+        draft = ahead.draft
+        ahead.add_all(sequence for sequence in self._running if not ahead.in_prefill(sequence))
+        draft.budget -= (beyond := self._beyond(draft))
+        ahead.add_all(sequence for sequence in self._running if ahead.in_prefill(sequence))
+        if not draft.slots or (draft.budget and self._may_admit()):
             return None
-        if not all(self.cache.grow(slot.sequence, slot.start + slot.count) for slot in slots):
+        draft.budget += beyond
+        if not all(self.cache.grow(slot.sequence, slot.start + slot.count) for slot in draft.slots.values()):
             return None
-        return replace(plan, copies=self.cache.take_copies())
+        return StepPlan(tuple(draft.slots.values()), self.cache.take_copies(), tuple(ahead.sources))
 
     def commit(self, plan: StepPlan, faulty: set[Sequence]) -> None:
         """The plan ran: its tokens have KV now, and prompts can be shared. Nothing of `faulty` sequences is."""
-        self.cache.settle()
+        self.cache.settle(plan.copies)
         for slot in plan.slots:
             sequence = slot.sequence
             if sequence.status is Status.FINISHED:
@@ -167,9 +153,9 @@ class Scheduler:
         if self._speculation:
             self._speculation.settle(seconds)
 
-    def abandon(self) -> None:
+    def abandon(self, plan: StepPlan) -> None:
         """The plan failed in the middle; its sequences are to be removed without keeping anything."""
-        self.cache.settle(made=False)
+        self.cache.settle(plan.copies, made=False)
 
     def check(self) -> None:
         """Hold queues, sequences and pages against each other. Raises AssertionError."""
@@ -193,7 +179,7 @@ class Scheduler:
             self._preempt(victim, draft)
             if victim is sequence:
                 return
-        draft.add(sequence, count)
+        draft.add(sequence, count, sequence.num_computed)
 
     def _preempt(self, sequence: Sequence, draft: PlanDraft) -> None:
         draft.drop(sequence)
@@ -205,9 +191,7 @@ class Scheduler:
         self.add(sequence)
 
     def _admit(self, draft: PlanDraft) -> None:
-        if not self._waiting or not draft.budget or len(self._running) >= self._max_sequences:
-            return
-        if not self._room.look(self._running):
+        if not draft.budget or not self._may_admit():
             return
         passed_over, held = 0, False
         for sequence in self._order.candidates():
@@ -224,6 +208,14 @@ class Scheduler:
                 return
             if not draft.budget or len(self._running) >= self._max_sequences or passed_over >= MAX_PASSED_OVER:
                 return
+
+    def _may_admit(self) -> bool:
+        """Whether anybody waits, there is a place in the batch, and there may be pages."""
+        return bool(self._waiting) and len(self._running) < self._max_sequences and self._room.look(self._running)
+
+    def _beyond(self, draft: PlanDraft) -> int:
+        """What of the budget is not for prompts, since it would hold up what is in the draft."""
+        return max(0, draft.budget - self._pace.room) if self._pace and draft.slots else 0
 
     def _speculate(self, speculation: Speculation, draft: PlanDraft) -> None:
         """Let slots that draw verify guesses too, with what is left of the budget and pages that no running one will need."""

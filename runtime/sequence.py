@@ -101,14 +101,9 @@ class Sequence:
         return min(self.num_tokens + 1, self.num_prompt + self.max_output)
 
     @property
-    def is_free(self) -> bool:
-        """Whether a token can be computed before anybody knows it: of what is drawn behind it, the mask alone may hang on it.
-
-        Where a grammar forces tokens whose log-probabilities are asked, rows are wanted that nobody knew of.
-        """
-        sampling = self.sampling
-        penalised = sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
-        return not penalised and (self.matcher is None or sampling.logprobs is None)
+    def looks_back(self) -> bool:
+        """Whether what may be drawn behind a token hangs on it by more than the logits: by a grammar or by penalties."""
+        return self.matcher is not None or self.sampling.penalises
 
     @property
     def in_prefill(self) -> bool:

@@ -3,6 +3,7 @@
 Copies to a GPU start in pinned memory and wait for nothing; `Fetch.wait` is the one place where a step waits for the device.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Fetch", "send"]
+__all__ = ["Fetch", "pinned", "send"]
 
 ALIGNMENT = 16
 """Bytes at whose multiples each tensor begins: what kernels load at once."""
@@ -33,6 +34,18 @@ def send(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tenso
     ]
 
 
+def pinned(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor in host memory that CUDA copies from and to without a stop on the way, of just this size.
+
+    torch's own allocator of such memory takes the next power of two, which is for small tensors that come and go.
+    """
+    held = torch.empty(tuple(shape), dtype=dtype)
+    runtime = torch.cuda.cudart()
+    torch.cuda.check_error(runtime.cudaHostRegister(held.data_ptr(), held.nbytes, 0))
+    weakref.finalize(held, runtime.cudaHostUnregister, held.data_ptr()).atexit = False
+    return held
+
+
 class Fetch:
     """Tensors on their way to the host: the copy is asked for at once, behind what computes them, and waited for in `wait`."""
 
@@ -46,6 +59,15 @@ class Fetch:
             self._held.copy_(flat, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record()
+
+    def also(self, tensor: Tensor) -> npt.NDArray[Any]:
+        """A tensor that was there when the copy was asked for: waits for nothing that the device was given to do since."""
+        if self._copied is None:
+            return tensor.numpy()
+        stream = torch.cuda.Stream(tensor.device)
+        stream.wait_event(self._copied)
+        with torch.cuda.stream(stream):
+            return tensor.cpu().numpy()
 
     def wait(self) -> list[npt.NDArray[Any]]:
         """The tensors as arrays. This is where a step waits for a GPU."""

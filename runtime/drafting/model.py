@@ -115,7 +115,7 @@ class ModelSource:
             result = self._runner.execute(plan, lambda: masks)
             made = True
         finally:
-            self._cache.settle(made=made)
+            self._cache.settle(plan.copies, made=made)
         for slot in slots:
             shadow, was_in_prefill = slot.sequence, slot.sequence.in_prefill
             shadow.num_computed = slot.start + slot.count

@@ -25,7 +25,7 @@ def computed(cache: KVCache, tokens: list[int], **options: object) -> Sequence:
     sequence = make(tokens, **options)  # type: ignore[arg-type]
     assert cache.admit(sequence, 0) and cache.grow(sequence, len(tokens))
     cache.take_copies()
-    cache.settle()
+    cache.settle(())
     sequence.num_computed = len(tokens)
     return sequence
 
@@ -39,7 +39,7 @@ def test_a_match_is_exact_to_the_token_and_its_last_page_is_copied() -> None:
     assert second.num_computed == 7
     assert second.pages[0] == first.pages[0] and second.pages[1] != first.pages[1]
     assert cache.take_copies() == (PageCopy(first.pages[1], second.pages[1], 3),)
-    cache.settle()
+    cache.settle(())
     cache.check([first, second])
 
 
@@ -118,7 +118,7 @@ def test_a_copy_is_dropped_with_the_sequence_that_wanted_it() -> None:
     assert cache.admit(second, 0)
     cache.release(second, keep=False)
     assert cache.take_copies() == ()
-    cache.settle()
+    cache.settle(())
     cache.check([])
 
 

@@ -1,5 +1,7 @@
 """Running ahead: the next step begins before the last one's result is known, and nothing else changes."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -8,10 +10,11 @@ from hypothesis import strategies as st
 
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.spec import Choice, Regex
+from branchpoint.radix import Swap
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.messages import Call, Completed, Failed
-from branchpoint.runtime.plan import StepPlan
+from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall
+from branchpoint.runtime.plan import RowResult, Slot, StepPlan
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.expected import assert_as_expected
@@ -56,10 +59,17 @@ def test_steps_of_decoding_follow_each_other_without_a_wait() -> None:
     [{"repetition_penalty": 1.2}, {"presence_penalty": 0.5}, {"frequency_penalty": 0.5}],
     ids=lambda each: next(iter(each)),
 )
-def test_what_hangs_on_the_tokens_before_waits_for_them(options: dict[str, float]) -> None:
-    runner = ScriptedRunner(runs_ahead=True)
+def test_what_hangs_on_the_tokens_before_is_drawn_once_they_are_known(options: dict[str, float]) -> None:
+    known: list[bool] = []
+
+    class Told(ScriptedRunner):
+        def row(self, slot: Slot, position: int, *rest: Any) -> RowResult:
+            known.append(position < slot.sequence.num_tokens)
+            return super().row(slot, position, *rest)
+
+    runner = Told(runs_ahead=True)
     run(make_engine(runner), _call("a", **options))
-    assert runner.num_ahead == 0
+    assert runner.num_ahead == 11 and known == [True] * 12
 
 
 class Loose(ListMatcher):
@@ -132,11 +142,38 @@ def test_a_call_beside_one_with_a_grammar_still_runs_ahead() -> None:
     engine.close()
 
 
-def test_logprobs_of_what_a_grammar_forces_are_not_run_ahead_of() -> None:
+def test_logprobs_of_what_a_grammar_forces_are_run_ahead_of() -> None:
     runner = ScriptedRunner(runs_ahead=True)
     one = msgspec.structs.replace(_call("a", logprobs=1), constraint=FORCED)
     assert_as_expected(one, run(make_engine(runner), one)["a"])
-    assert runner.num_ahead == 0
+    assert runner.num_ahead >= len(runner.plans) - 3
+
+
+def test_chunks_of_prompts_follow_each_other_without_a_wait() -> None:
+    """Whatever decodes beside them, and though more prompts wait than there is room for."""
+    runner = ScriptedRunner(runs_ahead=True)
+    engine = make_engine(runner, max_batch_tokens=8, max_sequences=3)
+    long = tuple(number % 38 for number in range(40))
+    calls = [_call("first"), *(_call(f"c{number}", (number, *long), prompt_logprobs=0) for number in range(3))]
+    results = run(engine, *calls)
+    for one in calls:
+        assert_as_expected(one, results[one.id])
+    chunks = [plan for plan in runner.plans if any(slot.sequence.num_prompt > slot.start + slot.count for slot in plan.slots)]
+    assert sum(bool(plan.sources) for plan in chunks) >= len(chunks) - 4
+    engine.check()
+
+
+def test_evicted_pages_leave_and_come_back_while_steps_run_ahead() -> None:
+    runner = ScriptedRunner(24, runs_ahead=True)
+    engine = make_engine(runner, host_pages=40, max_sequences=2)
+    prompts = [tuple((7 * at + number) % 38 for at in range(30)) for number in range(4)]
+    for name in ("once", "again"):
+        for number, prompt in enumerate(prompts):
+            one = _call(f"{name} {number}", prompt, max_tokens=30)
+            assert_as_expected(one, run(engine, one)[one.id])
+            engine.check()
+    swaps = [(copy.to_host, bool(plan.sources)) for plan in runner.plans for copy in plan.copies if isinstance(copy, Swap)]
+    assert (True, True) in swaps and (False, False) in swaps and (False, True) not in swaps
 
 
 def test_a_token_that_is_refused_when_it_is_known_takes_the_step_ahead_of_it_along() -> None:
@@ -157,7 +194,12 @@ def test_calls_say_the_same_wherever_they_end_and_whatever_is_forced(data: st.Da
     page_size = data.draw(st.sampled_from([1, 4, 16]))
     runner = ScriptedRunner(data.draw(st.integers(-(-50 // page_size), 400 // page_size)), page_size, runs_ahead=True)
     compiler = data.draw(st.sampled_from([ScriptedCompiler, LooseCompiler]))()
-    engine = make_engine(runner, compiler, max_sequences=data.draw(st.sampled_from([1, 3, 16])), max_batch_tokens=64)
+    options = {
+        "max_sequences": data.draw(st.sampled_from([1, 3, 16])),
+        "max_batch_tokens": data.draw(st.sampled_from([3, 10, 64])),
+        "host_pages": data.draw(st.sampled_from([0, 0, 30])),
+    }
+    engine = make_engine(runner, compiler, **options)
     calls = []
     for number in range(data.draw(st.integers(1, 5))):
         prompt = data.draw(prompts(20))
@@ -210,15 +252,18 @@ def test_a_step_that_fails_takes_the_one_ahead_of_it_along() -> None:
 def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
     if kind == "device":
         pytest.importorskip("triton")
-    calls = [
+    calls: list[Call | ScoreCall] = [
         Call("greedy", (5, 6, 7), SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)),
         Call("drawn", (9, 1), SamplingParams(seed=4, max_tokens=6, logprobs=2, ignore_eos=True)),
-        Call("held", (4, 2), SamplingParams(seed=1, max_tokens=24), Regex("(ab|cd)(ef|gh){6}[a-f]{3}ok")),
+        Call("held", (4, 2), SamplingParams(seed=1, max_tokens=24, logprobs=1), Regex("(ab|cd)(ef|gh){6}[a-f]{3}ok")),
+        Call("penalised", tuple(range(30)), SamplingParams(seed=5, max_tokens=9, repetition_penalty=1.5, frequency_penalty=1.0)),
+        ScoreCall("pooled", tuple(range(20)), (), pooling="mean"),
         Call("stops", (8,), SamplingParams(seed=2, max_tokens=12, top_p=0.9, stop_token_ids=tuple(range(0, 512, 5)))),
     ]
     said: list[dict[str, Collected]] = []
     for ahead in (False, True):
-        loaded = build_engine(EngineConfig(model="dummy:llama", num_pages=64, threads=1, seed=1, page_size=4))
+        config = EngineConfig(model="dummy:llama", num_pages=64, threads=1, seed=1, page_size=4, max_batch_tokens=8)
+        loaded = build_engine(config)
         runner = loaded.engine._runner  # type: ignore[attr-defined]  # a real one, told to do what it does on a GPU
         assert isinstance(runner, TorchRunner)
         runner.runs_ahead = ahead
@@ -237,3 +282,4 @@ def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
     for name, expected in said[0].items():
         assert said[1][name].tokens == expected.tokens
         assert said[1][name].finished == expected.finished
+        assert name == "pooled" or isinstance(said[1][name].end, Completed)
