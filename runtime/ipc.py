@@ -3,6 +3,7 @@
 Used by `process.py` on both sides. Each side binds what it reads and connects what it writes, so that sending never blocks.
 """
 
+import math
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,9 +130,11 @@ class ProcessInbox:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: Address) -> None:
         self._receiver = Receiver(context, address.commands, msgspec.msgpack.Decoder(list[Command]))
 
-    def take(self, *, wait: bool) -> list[Command]:
+    def take(self, *, wait: float | None) -> list[Command]:
         """See `loop.Inbox`."""
-        return self._receiver.receive(wait=wait)
+        if wait:
+            self._receiver.socket.poll(math.ceil(wait * 1e3))
+        return self._receiver.receive(wait=wait is None)
 
     def close(self) -> None:
         """Close the socket."""

@@ -5,7 +5,9 @@ Runs in the one thread that owns the engine, in this process (`EngineThread`) or
 
 import queue
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, Protocol
 
 import msgspec
@@ -14,6 +16,7 @@ from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import InvalidRequest, ModelError, RequestAborted, RuntimeFailure
 from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Abort, Call, Event, Failed, ProgramEnded, ScoreCall
+from branchpoint.runtime.returns import Returns
 from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = [
@@ -116,8 +119,8 @@ class HostedEngine(Protocol):
 class Inbox(Protocol):
     """Where commands come from."""
 
-    def take(self, *, wait: bool) -> list[Command]:
-        """All commands that are there, in order; with `wait`, at least one."""
+    def take(self, *, wait: float | None) -> list[Command]:
+        """All commands that are there, in order. Waits for one up to `wait` seconds; None: as long as it takes."""
 
 
 class QueueInbox:
@@ -130,31 +133,50 @@ class QueueInbox:
         """Append a command; never blocks."""
         self._queue.put(command)
 
-    def take(self, *, wait: bool) -> list[Command]:
+    def take(self, *, wait: float | None) -> list[Command]:
         """See `Inbox`."""
-        commands = [self._queue.get()] if wait else []
+        commands: list[Command] = []
+        if wait != 0.0:
+            with suppress(queue.Empty):
+                commands.append(self._queue.get(timeout=wait))
         while not self._queue.empty():
             commands.append(self._queue.get())
         return commands
 
 
-def run_engine(engine: HostedEngine, inbox: Inbox, deliver: Deliver) -> None:
-    """Serve until `Shutdown` comes. A call that is refused gets its `Failed`; what the engine itself raises ends the loop."""
+def run_engine(engine: HostedEngine, inbox: Inbox, deliver: Deliver, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    """Serve until `Shutdown` comes. A call that is refused gets its `Failed`; what the engine itself raises ends the loop.
+
+    `clock` gives seconds, for how long a step waits for what is about to come.
+    """
+    returns = Returns(clock)
     while True:
         reports: list[Report] = []
-        for command in inbox.take(wait=not engine.has_work):
+        for command in inbox.take(wait=returns.patience if engine.has_work else None):
             if isinstance(command, Shutdown):
                 deliver([*reports, *engine.fail_all(RequestAborted("The engine was shut down."))])
                 engine.close()
                 return
             if isinstance(command, LoadAdapter):
                 threading.Thread(target=_load_adapter, args=(engine, command, deliver), name="adapter", daemon=True).start()
-            else:
-                reports += _handle(engine, command)
-        if engine.has_work:
-            reports += engine.step()
+                continue
+            answers = _handle(engine, command)
+            if not answers:
+                returns.sent(command)
+            reports += answers
         if reports:
             deliver(reports)
+        if engine.has_work and not returns.patience:
+            returns.began()
+            events, seconds = _timed(engine.step, clock)
+            if events:
+                deliver([*events])
+            returns.told(events, seconds)
+
+
+def _timed(step: Callable[[], list[Event]], clock: Callable[[], float]) -> tuple[list[Event], float]:
+    since = clock()
+    return step(), clock() - since
 
 
 def _load_adapter(engine: HostedEngine, command: LoadAdapter, deliver: Deliver) -> None:
