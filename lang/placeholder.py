@@ -4,6 +4,7 @@
 is done with one needs the value, so it is refused, with the line.
 """
 
+import contextvars
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -13,7 +14,7 @@ from branchpoint.lang.caller import caller
 from branchpoint.lang.errors import Origin, ProgramMistake
 from branchpoint.lang.expr import Slot
 
-__all__ = ["PRIVATE", "Placeholder", "Placeholders", "Untraceable"]
+__all__ = ["PRIVATE", "TRACED", "Placeholder", "Placeholders", "Untraceable"]
 
 _MARK = re.compile("\ue000aB([0-9]+)\ue001")  # a letter of each case: what changes the text of a placeholder breaks its mark
 PRIVATE = "\ue000"
@@ -80,6 +81,10 @@ class Placeholders:
                 return op.Fields({name: self.template(each) for name, each in value.items()})
             case _:
                 return self.refuse(f"it sets or returns a value of type {type(value).__name__}, which isn't JSON")
+
+
+TRACED: contextvars.ContextVar[Placeholders | None] = contextvars.ContextVar("branchpoint_traced", default=None)
+"""Those of the program that is traced here, None where none is."""
 
 
 class Placeholder(Slot):

@@ -17,6 +17,7 @@ from branchpoint.lang.backends.source import BackendLike
 from branchpoint.lang.defaults import find_backend
 from branchpoint.lang.errors import Origin, ProgramMistake
 from branchpoint.lang.options import RunConfig, SamplingOptions, merge, merged_params, option_names
+from branchpoint.lang.placeholder import TRACED
 from branchpoint.lang.run import Run
 from branchpoint.lang.runner import Job, current_backend, run_async, run_here, run_streaming
 from branchpoint.lang.state import State
@@ -229,6 +230,8 @@ class Program(Generic[R]):
         return parameter is not None and parameter.kind in keyword
 
     def _split(self, args: tuple[object, ...], given: Mapping[str, object]) -> _Split:
+        if (traced := TRACED.get()) is not None:
+            traced.refuse(f"it runs another program, {self.name}")
         kwargs = {name: value for name, value in given.items() if self._takes(name)}
         rest = {name: value for name, value in given.items() if name not in kwargs}
         config = rest.pop("config", None)

@@ -21,7 +21,7 @@ from branchpoint.lang.fork import Aside, Copy, Fork, JoinMode
 from branchpoint.lang.ledger import Pending, Place
 from branchpoint.lang.nodes import Graph, Kind
 from branchpoint.lang.options import merge
-from branchpoint.lang.placeholder import PRIVATE, Placeholder, Placeholders
+from branchpoint.lang.placeholder import PRIVATE, TRACED, Placeholder, Placeholders
 from branchpoint.lang.result import Meta
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Reader
@@ -73,7 +73,11 @@ class Trace:
     def run(self, function: Callable[[State], object], parameters: tuple[str, ...], origin: Origin) -> Graph:
         """Run `function`, written at `origin`, on a state of this trace, and give the graph. Raises Untraceable."""
         state = TraceState(Place(cast("RunContext", self)))
-        returned = function(state)
+        token = TRACED.set(self.placeholders)
+        try:
+            returned = function(state)
+        finally:
+            TRACED.reset(token)
         if self.placeholders.problem is not None:
             raise self.placeholders.problem  # the program caught it, and would have gone another way
         self.placeholders.after = origin

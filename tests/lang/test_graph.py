@@ -71,6 +71,9 @@ def test_p6_tracing_performs_no_call() -> None:
     bp.set_default_backend(fake)
     try:
         triage.compile()
+        outer = bp.function(lambda s: s.__iadd__("of another: " + triage.run(ticket="t").text()) and None)
+        assert not outer.compile().traced
+        assert [finding.rule for finding in outer.check()] == ["not-a-graph"]
     finally:
         bp.set_default_backend(None)
     assert not fake.requests
@@ -309,6 +312,9 @@ UNTRACEABLE: list[Any] = [
     lambda s, x: s.__iadd__(bp.gen("y")) and s.meta("y"),
     lambda s, x: s.fork(2).first(),
     lambda s, x: s.fork(2).join(on_error="return"),
+    lambda s, x: triage.run(ticket="t", backend=bp.Fake()),
+    lambda s, x: triage.run_batch([(x,)], backend=bp.Fake()),
+    lambda s, x: triage(ticket=x),
 ]
 
 
