@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from branchpoint.constrained import charset
 from branchpoint.constrained.completion import Completer, check_length
 from branchpoint.constrained.documents import Documents
+from branchpoint.constrained.engines.continued import continue_grammar
 from branchpoint.constrained.engines.prefixed import PrefixedGrammar
 from branchpoint.constrained.engines.steered import SteerableGrammar
 from branchpoint.constrained.errors import (
@@ -29,7 +30,7 @@ from branchpoint.constrained.places import starting_point
 from branchpoint.constrained.prepared import Prepared
 from branchpoint.constrained.refusals import only_grammar_errors
 from branchpoint.constrained.sandbox import RiskyConstraint, Sandbox, is_risky
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag, Written
 from branchpoint.constrained.turns import Turns
 from branchpoint.constrained.vocabulary import Vocabulary
 
@@ -107,14 +108,18 @@ class GrammarCompiler:
         *,
         steerable: bool = False,
         most: int | None = None,
+        written: Written | None = None,
     ) -> "Future[CompiledGrammar]":
         """A future of the grammar whose outputs begin with `prefix` and then follow `constraint` (None: anything).
 
         If `steerable`, it is a SteerableGrammar; else it is refused where certainly no output of `most` tokens is complete.
         Errors arrive in the future, all of them GrammarErrors. Cancelling it disturbs nobody else who asked for the same.
         Owners have their turns: `owner`'s constraints wait for its own earlier ones, and for one of each other owner at a time;
-        none waits for the risky ones, which are tried out in turns of their own.
+        none waits for the risky ones, which are tried out in turns of their own. Where some of the sentence is `written`, outputs
+        are what it lacks, `prefix` repeating its end; NotInGrammar where no sentence begins like that.
         """
+        if written is not None:
+            return self._continued(constraint, prefix, owner, written, steerable)
         mine: Future[CompiledGrammar] = Future()
         try:
             _check_size(constraint)
@@ -124,6 +129,30 @@ class GrammarCompiler:
             mine.set_exception(error)
             return mine
         shared.add_done_callback(functools.partial(_hand_on, mine))
+        return mine
+
+    def _continued(
+        self, constraint: Constraint | None, prefix: bytes, owner: str, written: Written, steerable: bool
+    ) -> "Future[CompiledGrammar]":
+        mine: Future[CompiledGrammar] = Future()
+        text = written.text.encode(errors="replace")
+        before = prefix[: max(0, len(prefix) - len(text))]  # what is healed of what stands before the sentence
+        healed = prefix if text else b""
+        behind = text[: max(0, len(text) - len(prefix))]
+
+        def go_on(whole: "Future[CompiledGrammar]") -> None:
+            if whole.cancelled() or whole.exception() is not None:
+                _hand_on(mine, whole)
+                return
+            work = functools.partial(continue_grammar, whole.result(), self._vocabulary, behind, healed, whole=written.whole)
+            try:
+                mine_too = self._pool.submit(owner, functools.partial(only_grammar_errors, work))
+            except GrammarError as error:
+                mine.set_exception(error)
+                return
+            mine_too.add_done_callback(functools.partial(_hand_on, mine))
+
+        self.compile(constraint, before, owner, steerable=steerable).add_done_callback(go_on)
         return mine
 
     def _shared(self, key: _Key, owner: str) -> "Future[CompiledGrammar]":

@@ -6,6 +6,7 @@ GrammarError (BranchpointError, ValueError)
 ├── EmptyLanguage           well-formed, but nothing satisfies it
 ├── LimitExceeded           too large, too deep or too slow to compile
 ├── TooFewTokens            no complete output that is known fits into the tokens that an output may have
+├── NotInGrammar            text that a program wrote, and that the grammar it stands in can't take, or not end with
 ├── CompilerBusy         too many others are being compiled; nothing is wrong with it
 ├── CompilerClosed          asked after `close()`
 └── MatcherError            a cursor that reached a dead end or was misused
@@ -24,6 +25,7 @@ __all__ = [
     "InvalidVocabulary",
     "LimitExceeded",
     "MatcherError",
+    "NotInGrammar",
     "TooFewTokens",
     "UnsupportedKeyword",
     "shorten",
@@ -73,6 +75,12 @@ class TooFewTokens(GrammarError):
     """Asked to steer to an end (`close="steer"`) within fewer tokens than any complete output that is known has."""
 
     param = "max_tokens"
+
+
+class NotInGrammar(GrammarError):
+    """A stretch of text that no sentence of the grammar goes on from, or that ends before a sentence does."""
+
+    param = "written"
 
 
 class CompilerBusy(GrammarError):

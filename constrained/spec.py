@@ -19,6 +19,7 @@ __all__ = [
     "Strictness",
     "StructuralTag",
     "Whitespace",
+    "Written",
 ]
 
 EngineName = Literal["llguidance", "outlines"]
@@ -88,3 +89,10 @@ class StructuralTag(msgspec.Struct, frozen=True, tag="structural_tag"):
 
 
 Constraint = JsonSchema | Regex | Choice | Ebnf | StructuralTag
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What stands already of a sentence that an output goes on with. If `whole`, it must be one as it is."""
+
+    text: str
+    whole: bool = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Written
 from branchpoint.lang.backends.base import Backend, GenerateRequest, Message
 from branchpoint.lang.budget import Budget
 from branchpoint.lang.chain import prompt_of, turns_of
@@ -119,6 +119,7 @@ async def ask(
     put: Callable[[Delta], None],
     messages: tuple[Message, ...] | None = None,
     tools: ToolUse | None = None,
+    written: Written | None = None,
 ) -> Answer:
     """Ask for a generation on behalf of `entry`; `put` gets each delta that has text. Raises what failed, OutOfBudget too."""
     context = entry.place.context
@@ -134,6 +135,7 @@ async def ask(
         hints=hints_of(entry),
         messages=messages,
         tools=tools,
+        written=written,
     )
     samples = [Sample() for _ in range(sampling.n)]
     completed = await _collect(backend, request, samples, entry, put)

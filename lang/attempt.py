@@ -15,6 +15,7 @@ from branchpoint.lang.variables import CallEntry, Thoughts, Variable
 
 if TYPE_CHECKING:
     from branchpoint.lang.state import State
+    from branchpoint.lang.stretch import Stretch
 
 __all__ = ["Attempt", "Mark", "take_back"]
 
@@ -23,7 +24,7 @@ _ROLLED_BACK = "it was rolled back"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a state stood: its last entries, role and variables, the number of its forks, and the length of its log."""
+    """Where a state stood: its last entries, role and variables, the number of its forks, the length of its log, its stretch."""
 
     state: "State"
     tail: Entry | None
@@ -33,6 +34,7 @@ class Mark:
     own: dict[str, Variable]
     forks: int
     length: int
+    stretch: "Stretch | None"
 
 
 def _since(state: "State", mark: Mark) -> list[Entry]:
@@ -43,6 +45,10 @@ def _since(state: "State", mark: Mark) -> list[Entry]:
         entry = entry.previous
     if entry is not mark.tail or mark.state is not state or len(since) != len(state.log) - mark.length:
         raise ProgramMistake("rollback takes a mark that this state made, and that wasn't itself rolled back.")
+    if state.stretch is not mark.stretch:
+        raise ProgramMistake(
+            "rollback can't lead into or out of what s.grammar(...) holds together; mark within it or around it."
+        )
     since.reverse()
     return since
 

@@ -25,6 +25,7 @@ __all__ = [
     "RoleEnd",
     "Select",
     "Slot",
+    "check_roles",
     "flatten",
     "role",
 ]
@@ -153,6 +154,19 @@ def flatten(expression: ExprLike) -> Iterator[Leaf]:
 def role(name: str, expression: ExprLike) -> Join:
     """`expression` as a message of role `name`."""
     return Join((RoleBegin(name), *flatten(expression), RoleEnd(name)))
+
+
+def check_roles(leaves: tuple[Leaf, ...], current: str | None) -> None:
+    """Raise ProgramMistake where leaves begin or end a role that they can't, while `current` is open."""
+    for leaf in leaves:
+        if isinstance(leaf, RoleBegin):
+            if current is not None:
+                raise ProgramMistake(f"Role {leaf.role!r} begins while {current!r} is open; close that one first.")
+            current = leaf.role
+        elif isinstance(leaf, RoleEnd):
+            if current != leaf.role:
+                raise ProgramMistake(f"Role {leaf.role!r} ends, but {current or 'no role'!r} is open.")
+            current = None
 
 
 def _join(left: object, right: object) -> Join:

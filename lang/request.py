@@ -5,6 +5,7 @@ Called by the executor in its loop, once everything before the entry is settled.
 
 import random
 import time
+from dataclasses import replace
 
 import msgspec
 
@@ -19,7 +20,9 @@ from branchpoint.lang.masked import written
 from branchpoint.lang.options import derive_seed, merge, merged_params
 from branchpoint.lang.reasoning import reason
 from branchpoint.lang.result import Meta, OptionMeta, SampleMeta
+from branchpoint.lang.stretch import Stretch
 from branchpoint.lang.variables import CallEntry
+from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.messages import Delta, Scored, Text
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -34,6 +37,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
         options["seed"] = _seed(entry)
     sampling = merged_params(options)
     held_to = expr.constraint if backend.capabilities.tools else expr.held_to
+    held_to = held_to if entry.stretch is None else entry.stretch.constraint
     _check(backend, held_to, logprobs=sampling.logprobs is not None or sampling.prompt_logprobs is not None)
     live = expr.pick if isinstance(expr.pick, int) else None
     if live is not None and not 0 <= live < sampling.n:
@@ -73,7 +77,13 @@ async def _plain(backend: Backend, entry: CallEntry, expr: Gen, sampling: Sampli
             entry.pieces.put(delta.text)
 
     segments, messages = segments_of(backend, entry), messages_of(entry)
-    answer = await ask(backend, entry, segments, sampling, expr.constraint, put, messages)
+    constraint, written = expr.constraint, None
+    if entry.stretch is not None:
+        _check_stretches(backend)
+        constraint, written = entry.stretch.constraint, entry.stretch.written(entry.previous)
+        if sampling.stop:  # the sentence goes on behind it, so there is no end to steer to
+            sampling = msgspec.structs.replace(sampling, close="cut")
+    answer = await ask(backend, entry, segments, sampling, constraint, put, messages, written=written)
     metas = tuple([sample.meta() for sample in answer.samples])
     return Performed(metas, tuple(map(ids_of, metas)), (answer,))
 
@@ -87,6 +97,8 @@ def _picked(expr: Gen, metas: tuple[SampleMeta, ...]) -> int:
 
 async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float) -> Meta:
     """Perform a `select`: score the options, decide, and go on from the chosen one."""
+    if entry.stretch is not None:
+        expr = replace(expr, choices=await _fitting(backend, entry, entry.stretch, expr.choices))
     if not backend.capabilities.score:
         meta = await generate(backend, entry, written(backend, expr), begin)
         if meta.text not in expr.choices:
@@ -122,6 +134,26 @@ async def select(backend: Backend, entry: CallEntry, expr: Select, begin: float)
     return Meta(text, (), "stop", None, (), (), (sample,), usage, seconds, seed, (), metas, method.name)
 
 
+async def _fitting(backend: Backend, entry: CallEntry, stretch: Stretch, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """The options that can stand here in a sentence. Raises ProgramMistake where there is none."""
+    _check(backend, stretch.constraint, logprobs=False)
+    _check_stretches(backend)
+    segments, nothing = segments_of(backend, entry), SamplingParams(max_tokens=0)
+    fitting = list[str]()
+    for choice in choices:
+        written = stretch.written(entry.previous, choice)
+        try:
+            await ask(backend, entry, (*segments, Text(choice)), nothing, stretch.constraint, lambda delta: None, written=written)
+        except InvalidRequest as error:
+            if error.param != "written":
+                raise
+            continue
+        fitting.append(choice)
+    if not fitting:
+        raise ProgramMistake(f"None of the options {', '.join(map(repr, choices))[:200]} can come here in the grammar.")
+    return tuple(fitting)
+
+
 def _options(expr: Select, scored: Scored, without: Scored | None) -> list[ScoredOption]:
     rows = scored.logprobs
     if len(rows) != len(expr.choices) or (without is not None and len(without.logprobs) != len(rows)):
@@ -143,6 +175,11 @@ def _sampled(decision: Decision, temperature: float, seed: int) -> int:
 def _seed(entry: CallEntry) -> int:
     context = entry.place.context
     return derive_seed(context.seed, context.program, *entry.place.path, entry.index)
+
+
+def _check_stretches(backend: Backend) -> None:
+    if not backend.capabilities.stretches:
+        raise NotSupported("This backend can't hold a stretch of text to one grammar; give each gen a constraint of its own.")
 
 
 def _check(backend: Backend, constraint: Constraint | None, *, logprobs: bool) -> None:

@@ -11,12 +11,13 @@ from branchpoint.lang.attempt import Attempt, Mark, take_back
 from branchpoint.lang.caller import caller
 from branchpoint.lang.chain import text_of, turns_of
 from branchpoint.lang.errors import Origin, ProgramError, ProgramMistake, UnknownVariable
-from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, Slot, flatten, role
+from branchpoint.lang.expr import ExprLike, Gen, Leaf, Literal, RoleBegin, RoleEnd, Select, Slot, check_roles, flatten, role
 from branchpoint.lang.ledger import Entry, Pending, Place, RoleEntry, Splice, TextEntry
 from branchpoint.lang.pieces import Log, read_so_far, read_variable
 from branchpoint.lang.result import Meta
 from branchpoint.lang.scopes import RoleScope, TextScope
 from branchpoint.lang.stream import Reader, Replay
+from branchpoint.lang.stretch import GrammarScope, Stretch
 from branchpoint.lang.variables import CallEntry, Fixed, Insert, Thoughts, Variable, thoughts_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class State:
         self._tail: Entry | None = self._base
         self._gate: Pending | None = parent._gate if parent is not None else None
         self._role: str | None = parent._role if parent is not None else None
+        self.stretch: Stretch | None = parent.stretch if parent is not None else None
         self._variables: dict[str, Variable] = dict(parent._variables) if parent is not None else {}
         self.own: dict[str, Variable] = {}  # what this state set itself, not its parent
         self._calls = 0
@@ -58,23 +60,13 @@ class State:
     def add(self, expression: ExprLike, origin: Origin | None = None) -> None:
         """As `+=`, but what is added to a failed state just fails with it: one branch of a group must not stop the others."""
         leaves = tuple(flatten(expression))
-        self._check_roles(leaves)
+        check_roles(leaves, self._role)
+        if self.stretch is not None:
+            self.stretch.check(leaves)
         self.place.context.check_open()
         origin = origin or caller()
         for leaf in leaves:
             self.add_leaf(leaf, origin)
-
-    def _check_roles(self, leaves: tuple[Leaf, ...]) -> None:
-        current = self._role
-        for leaf in leaves:
-            if isinstance(leaf, RoleBegin):
-                if current is not None:
-                    raise ProgramMistake(f"Role {leaf.role!r} begins while {current!r} is open; close that one first.")
-                current = leaf.role
-            elif isinstance(leaf, RoleEnd):
-                if current != leaf.role:
-                    raise ProgramMistake(f"Role {leaf.role!r} ends, but {current or 'no role'!r} is open.")
-                current = None
 
     def check_alive(self) -> None:
         """Raise ProgramError where the run is over, the state was given up, or it is known to have failed."""
@@ -98,6 +90,7 @@ class State:
                 self._submit(Insert(self._tail, origin, self.place, self._gate, variable=cast(Variable, source)))
             case Gen() | Select():
                 entry = CallEntry(self._tail, origin, self.place, self._gate, expr=leaf, index=self._calls)
+                entry.stretch = self.stretch
                 self.place.latest = self._calls
                 self._calls += 1
                 self._submit(entry)
@@ -245,7 +238,7 @@ class State:
     def mark(self) -> Mark:
         """Where the state stands now, to `rollback` to."""
         variables, own = dict(self._variables), dict(self.own)
-        return Mark(self, self._tail, self._gate, self._role, variables, own, self.forks, len(self.log))
+        return Mark(self, self._tail, self._gate, self._role, variables, own, self.forks, len(self.log), self.stretch)
 
     def rollback(self, mark: Mark) -> None:
         """Go back to `mark`: text, variables and role. What still runs since then is aborted; a failure since then is forgotten.
@@ -272,6 +265,13 @@ class State:
         tails = tuple(branch._tail for branch in branches)
         base = branches[0]._base
         self._submit(Splice(self._tail, caller(), self.place, self._gate, base=base, tails=tails, gates=gates))
+
+    def grammar(self, wanted: object, name: str | None = None) -> GrammarScope:
+        """`with s.grammar(wanted, "x"):` what is added inside is one sentence of what a gen could be held to; `x` is its value.
+
+        A gen writes what may come where it stands, up to its `stop`; text that can't stand there fails before any token.
+        """
+        return GrammarScope(self, wanted, name)
 
     def var_scope(self, name: str) -> TextScope:
         """`with s.var_scope("x"):` binds `x` to the text that is added inside."""

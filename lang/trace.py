@@ -25,6 +25,7 @@ from branchpoint.lang.placeholder import PRIVATE, TRACED, Placeholder, Placehold
 from branchpoint.lang.result import Meta
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Reader
+from branchpoint.lang.stretch import GrammarScope
 from branchpoint.lang.types import OutputType
 from branchpoint.lang.variables import Fixed, Joined, Scope, Variable
 
@@ -250,6 +251,10 @@ class TraceState(State):
 
     def sync(self) -> None:
         """Nothing is waited for."""
+
+    def grammar(self, wanted: object, name: str | None = None) -> GrammarScope:
+        """Refused."""
+        self._refuse("it holds a stretch of text to one grammar")
 
     def mark(self) -> Mark:
         """Refused."""

@@ -18,6 +18,7 @@ from branchpoint.runtime.messages import Usage
 
 if TYPE_CHECKING:
     from branchpoint.lang.asking import Answer
+    from branchpoint.lang.stretch import Stretch
 
 __all__ = ["CallEntry", "Fixed", "Insert", "Joined", "Scope", "Thoughts", "Variable", "thoughts_of"]
 
@@ -39,11 +40,11 @@ class CallEntry(Pending):
     """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come.
 
     `answers` are the requests of a staged gen, with what came of them; `began` is when it was performed (`time.perf_counter`), 0
-    before.
+    before; `stretch` what it is part of, None outside of any.
     Where thinking is told apart, `said` and `thoughts` are the streams of the two; else `said` is that of the entry.
     """
 
-    __slots__ = ("_lost", "_meta", "_values", "answers", "began", "expr", "index", "said", "seen", "thoughts")
+    __slots__ = ("_lost", "_meta", "_values", "answers", "began", "expr", "index", "said", "seen", "stretch", "thoughts")
 
     def __init__(
         self, previous: Entry | None, origin: Origin, place: Place, gate: Pending | None, *, expr: Gen | Select, index: int
@@ -51,6 +52,7 @@ class CallEntry(Pending):
         super().__init__(previous, origin, place, gate)
         self.expr = expr
         self.index = index
+        self.stretch: Stretch | None = None
         self.seen = 0
         self.answers: tuple[Answer, ...] = ()
         self.began = 0.0

@@ -11,7 +11,7 @@ import msgspec
 
 from branchpoint.constrained.errors import CompilerBusy
 from branchpoint.constrained.grammar import CompiledGrammar
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Written
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import Overloaded
 from branchpoint.runtime.messages import Call
@@ -33,11 +33,13 @@ class Compiler(Protocol):
         *,
         steerable: bool = False,
         most: int | None = None,
+        written: Written | None = None,
     ) -> "Future[CompiledGrammar]":
         """The grammar of `constraint` whose sentences come behind `prefix`, or where it is None of anything behind `prefix`.
 
         Owners get their turns: what one of them has asked for in great number doesn't hold up another's. It is a SteerableGrammar
-        where it is to be `steerable`; else it may be refused where no output of `most` tokens is complete.
+        where it is to be `steerable`; else it may be refused where no output of `most` tokens is complete. Outputs go on from
+        what is `written`, of which `prefix` is the end.
         """
 
 
@@ -59,7 +61,9 @@ class Compiling:
         """Have the grammar of `call` compiled; where the compiler refuses it at once, that is its result."""
         try:
             steerable, most = call.sampling.close == "steer", call.sampling.max_tokens
-            future = self._compiler.compile(call.constraint, call.heal, call.owner, steerable=steerable, most=most)
+            future = self._compiler.compile(
+                call.constraint, call.heal, call.owner, steerable=steerable, most=most, written=call.written
+            )
         except BranchpointError as error:
             future = Future()
             future.set_exception(error)

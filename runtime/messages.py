@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint, Narrowing
+from branchpoint.constrained.spec import Constraint, Narrowing, Written
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -99,7 +99,8 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
     `heal` are bytes that were cut from the prompt's end, so that the first tokens may be chosen afresh: the output must begin
     with them, and they are not part of the reported text. `namespace` decides whose KV may be reused; `adapter` names the adapter
-    that computes the call, none where it is empty: what one has computed is never reused with another.
+    that computes the call, none where it is empty: what one has computed is never reused with another. `written` is what the
+    prompt's end has of the sentence that `constraint` is about, None where it begins with the output.
     """
 
     id: str
@@ -110,6 +111,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     namespace: str = ""
     hints: Hints = Hints()
     adapter: str = ""
+    written: Written | None = None
 
     @property
     def owner(self) -> str:

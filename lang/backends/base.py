@@ -10,7 +10,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Written
 from branchpoint.lang.tools import ToolUse
 from branchpoint.runtime.messages import Event, Hints, Ids, Scored, Segment, Text
 from branchpoint.runtime.sampling import SamplingParams
@@ -41,7 +41,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """Generate after `segments`. `heal`: the output may finish the last constant's last token (see LANGUAGE S1).
 
     `messages` is the same prompt as chat messages, for backends that only know chat; None where the program has no roles. `tools`
-    are offered to backends that call tools themselves: a call stands in the text as `lang.tools` writes it.
+    are offered to backends that call tools themselves: a call stands in the text as `lang.tools` writes it. `written` is what the
+    prompt's end has of the sentence that `constraint` is about, None where it begins with the output.
     """
 
     id: str
@@ -53,6 +54,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     hints: Hints = Hints()
     messages: tuple[Message, ...] | None = None
     tools: ToolUse | None = None
+    written: Written | None = None
 
 
 class ScoreRequest(msgspec.Struct, frozen=True):
@@ -77,13 +79,15 @@ class ScoreRequest(msgspec.Struct, frozen=True):
 class Capabilities:
     """What a backend can do, asked before anything is sent. `constraints` are the tags of `constrained.spec` that it enforces.
 
-    `tools`: it is told of tools and calls them itself; others are asked for a call in two requests.
+    `tools`: it is told of tools and calls them itself; others are asked for a call in two requests. `stretches`: it goes on with
+    sentences that are begun (`GenerateRequest.written`).
     """
 
     ids: bool = True
     score: bool = True
     logprobs: bool = True
     tools: bool = False
+    stretches: bool = False
     constraints: frozenset[str] = field(default_factory=lambda: frozenset({"json_schema", "regex", "choice", "ebnf"}))
 
 

@@ -38,7 +38,7 @@ _INLINE_CHARACTERS = 8192  # more text than this is tokenised on a thread, so th
 class EngineBackend(Dispatched):
     """Runs the requests of programs on an engine. Made by `Engine`, and closed with it."""
 
-    capabilities = Capabilities()  # everything
+    capabilities = Capabilities(stretches=True)  # everything
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer) -> None:
         self.client = client
@@ -51,9 +51,8 @@ class EngineBackend(Dispatched):
         """See `Backend`."""
         segments, heal = request.segments, request.heal
         prompt = await self._aside(segments, lambda: self.tokenizer.prepare(segments, heal=heal))
-        call = Call(
-            request.id, prompt.tokens, request.sampling, request.constraint, prompt.heal, request.namespace, request.hints
-        )
+        given = (request.sampling, request.constraint, prompt.heal, request.namespace, request.hints)
+        call = Call(request.id, prompt.tokens, *given, written=request.written)
         async with aclosing(self.events([call])) as events:
             async for event in events:
                 yield event

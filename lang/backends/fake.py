@@ -99,7 +99,7 @@ class Fake(Dispatched):
         self._script = script
         self._scores = scores or {}
         self._template = template
-        self._capabilities = capabilities or Capabilities()
+        self._capabilities = capabilities or Capabilities(stretches=True)
         self._piece = piece
         self._context_length = context_length
         self._used: dict[str, _Counter] = {}
@@ -124,7 +124,8 @@ class Fake(Dispatched):
         usage = self._admit(request.segments)
         made = 0
         try:
-            answer = await self._answer(request)
+            whole = request.written is not None and request.written.whole  # nothing more is to be said
+            answer = "" if whole else await self._answer(request)
             replies = _replies(answer, request.sampling.n)
             for index, reply in enumerate(replies):
                 text, finished = _cut(request, reply, index)

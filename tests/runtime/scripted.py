@@ -13,7 +13,7 @@ import numpy as np
 
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import MaskRow
-from branchpoint.constrained.spec import Choice, Constraint, Narrowing
+from branchpoint.constrained.spec import Choice, Constraint, Narrowing, Written
 from branchpoint.radix import CopyCost, HostTier, Swap
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.speculation import Speculation
@@ -299,6 +299,7 @@ class ScriptedCompiler:
         *,
         steerable: bool = False,
         most: int | None = None,
+        written: Written | None = None,
     ) -> Future[ListGrammar]:
         future: Future[ListGrammar] = Future()
         self.waiting.append((future, constraint, prefix))

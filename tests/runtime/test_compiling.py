@@ -8,7 +8,7 @@ import pytest
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.limits import CompilerLimits
-from branchpoint.constrained.spec import Constraint, Regex
+from branchpoint.constrained.spec import Constraint, Regex, Written
 from branchpoint.constrained.vocabulary import make_vocabulary
 from branchpoint.runtime.compiling import Compiling
 from branchpoint.runtime.errors import Overloaded
@@ -31,6 +31,7 @@ class Owners:
         *,
         steerable: bool = False,
         most: int | None = None,
+        written: Written | None = None,
     ) -> "Future[CompiledGrammar]":
         self.asked.append(owner)
         return Future()
