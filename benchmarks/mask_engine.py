@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Unpack
 
 import numpy as np
 
 from branchpoint.constrained.grammar import CompiledGrammar
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Demands
 from branchpoint.constrained.vocabulary import Vocabulary
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.engine import Engine
@@ -111,7 +112,7 @@ class _Compiled:
         self._grammars = {text.constraint: text.grammar for text in texts}
 
     def compile(
-        self, constraint: Constraint | None, prefix: bytes, owner: str = "", *, steerable: bool = False, most: int | None = None
+        self, constraint: Constraint | None, prefix: bytes, owner: str = "", **demands: Unpack[Demands]
     ) -> Future[CompiledGrammar]:
         """See `compiling.Compiler`."""
         assert constraint is not None, "nothing is healed here"

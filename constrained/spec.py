@@ -4,13 +4,14 @@ Stands at the door: language and server build one of these; `compiler.py` turns 
 The values travel in messages, so they are msgspec structs; they hold text only, never a compiled thing.
 """
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
 __all__ = [
     "Choice",
     "Constraint",
+    "Demands",
     "Ebnf",
     "JsonSchema",
     "KeyOrder",
@@ -96,3 +97,11 @@ class Written(msgspec.Struct, frozen=True):
 
     text: str
     whole: bool = False
+
+
+class Demands(TypedDict, total=False):
+    """What a call asks of a grammar besides its constraint: see `GrammarCompiler.compile`."""
+
+    steerable: bool
+    most: int | None
+    written: Written | None

@@ -5,13 +5,13 @@ The compiler itself (`constrained.compiler`) works in threads or processes of it
 
 from collections.abc import KeysView
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import msgspec
 
 from branchpoint.constrained.errors import CompilerBusy
 from branchpoint.constrained.grammar import CompiledGrammar
-from branchpoint.constrained.spec import Constraint, Written
+from branchpoint.constrained.spec import Constraint, Demands
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.errors import Overloaded
 from branchpoint.runtime.messages import Call
@@ -30,16 +30,12 @@ class Compiler(Protocol):
         constraint: Constraint | None,
         prefix: bytes,
         owner: str = "",
-        *,
-        steerable: bool = False,
-        most: int | None = None,
-        written: Written | None = None,
+        **demands: Unpack[Demands],
     ) -> "Future[CompiledGrammar]":
         """The grammar of `constraint` whose sentences come behind `prefix`, or where it is None of anything behind `prefix`.
 
-        Owners get their turns: what one of them has asked for in great number doesn't hold up another's. It is a SteerableGrammar
-        where it is to be `steerable`; else it may be refused where no output of `most` tokens is complete. Outputs go on from
-        what is `written`, of which `prefix` is the end.
+        Owners get their turns: what one of them has asked for in great number doesn't hold up another's. `demands`: a
+        SteerableGrammar; a refusal where no output of `most` tokens is complete; sentences that go on what is written.
         """
 
 
@@ -61,9 +57,8 @@ class Compiling:
         """Have the grammar of `call` compiled; where the compiler refuses it at once, that is its result."""
         try:
             steerable, most = call.sampling.close == "steer", call.sampling.max_tokens
-            future = self._compiler.compile(
-                call.constraint, call.heal, call.owner, steerable=steerable, most=most, written=call.written
-            )
+            demands = Demands(steerable=steerable, most=most, written=call.written)
+            future = self._compiler.compile(call.constraint, call.heal, call.owner, **demands)
         except BranchpointError as error:
             future = Future()
             future.set_exception(error)

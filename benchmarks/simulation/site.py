@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from benchmarks.simulation.runner import EOS, VOCABULARY, SimulatedRunner
 from benchmarks.simulation.scripts import Program
 from benchmarks.simulation.shapes import Shape
 from branchpoint.constrained.grammar import CompiledGrammar
-from branchpoint.constrained.spec import Constraint
+from branchpoint.constrained.spec import Constraint, Demands
 from branchpoint.runtime.config import EngineConfig, Policy
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
@@ -44,9 +45,7 @@ class _NoGrammars:
         constraint: Constraint | None,
         prefix: bytes,
         owner: str = "",
-        *,
-        steerable: bool = False,
-        most: int | None = None,
+        **demands: Unpack[Demands],
     ) -> "Future[CompiledGrammar]":
         # not a stub: the shapes that are simulated have no constraints, and one that had would be told so
         raise NotImplementedError(f"Simulated programs are free text; got {constraint} behind {prefix!r}.")

@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Unpack
 
 import numpy as np
 
 from branchpoint.constrained.errors import MatcherError
 from branchpoint.constrained.grammar import MaskRow
-from branchpoint.constrained.spec import Choice, Constraint, Narrowing, Written
+from branchpoint.constrained.spec import Choice, Constraint, Demands, Narrowing
 from branchpoint.radix import CopyCost, HostTier, Swap
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.speculation import Speculation
@@ -296,10 +297,7 @@ class ScriptedCompiler:
         constraint: Constraint | None,
         prefix: bytes,
         owner: str = "",
-        *,
-        steerable: bool = False,
-        most: int | None = None,
-        written: Written | None = None,
+        **demands: Unpack[Demands],
     ) -> Future[ListGrammar]:
         future: Future[ListGrammar] = Future()
         self.waiting.append((future, constraint, prefix))

@@ -2,13 +2,14 @@
 
 import threading
 from concurrent.futures import Future
+from typing import Unpack
 
 import pytest
 
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.limits import CompilerLimits
-from branchpoint.constrained.spec import Constraint, Regex, Written
+from branchpoint.constrained.spec import Constraint, Demands, Regex
 from branchpoint.constrained.vocabulary import make_vocabulary
 from branchpoint.runtime.compiling import Compiling
 from branchpoint.runtime.errors import Overloaded
@@ -28,10 +29,7 @@ class Owners:
         constraint: Constraint | None,
         prefix: bytes,
         owner: str = "",
-        *,
-        steerable: bool = False,
-        most: int | None = None,
-        written: Written | None = None,
+        **demands: Unpack[Demands],
     ) -> "Future[CompiledGrammar]":
         self.asked.append(owner)
         return Future()
