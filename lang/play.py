@@ -117,9 +117,7 @@ class _Player:
         if isinstance(template, op.Of):
             return self._values[template.of]
         if isinstance(template, op.Items) and any(isinstance(item, op.Of) for item in template.items):
-            missing = op.Const(None)
-            items = [None if item == missing else self._variable(name, item) for item in template.items]
-            return Joined(name, items, "raise")
+            return Joined(name, [self._variable(name, item) for item in template.items], "raise")
         return Fixed(name, self._result(template))
 
     def _result(self, template: Template) -> object:
