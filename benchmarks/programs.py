@@ -1,8 +1,11 @@
 """Programs in the shapes of the SGLang paper's evaluation, on SmolLM2 and a CPU: `python -m benchmarks.programs`.
 
 For each shape: the programs, run at once through the language; beside them the same calls as independent requests (no hints, a
-request for each option of a select, each sent as soon as a client could), to the same engine and to one without a cache; and the
-achieved hit rate beside the best possible one. Programs and requests run in turn, each time on new texts and an empty cache.
+request for each option of a select, each sent as soon as a client could), to the same engine, to one whose calls don't wait for
+what another is computing, and to one without a cache; the achieved hit rate beside the best possible one; forward passes and the
+tokens that they computed. `most_gained`: how many times as fast these requests could be at most, whatever was known of them,
+since neither the longest chain of calls nor a perfect cache's tokens can be less. Programs and requests run in turn, each time
+on new texts and an empty cache.
 
 With `--pool-share 0.5` the engine's pool holds half of the tokens that the programs of a run come to, each shared one counted
 once, as a server's does under load. Nothing else differs: the same engine with the same options and policy for both, the same
@@ -11,7 +14,7 @@ calls, all programs started at once. `time` is until all have ended, `mean` how 
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import mean, median
@@ -19,6 +22,7 @@ from typing import get_args
 
 import branchpoint as bp
 from benchmarks.report import Figure, Report
+from benchmarks.traces.bound import Work
 from benchmarks.traces.recorder import Answered, Recorder
 from benchmarks.traces.replay import Replay
 from benchmarks.traces.reuse import Reuse
@@ -33,14 +37,11 @@ __all__ = ["main"]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Seconds until all programs of a run had ended, and those of one on average."""
+    """Seconds until all programs of a run had ended, those of one on average, and the work that the engine had."""
 
     all: float
     mean: float
-
-    @classmethod
-    def since(cls, started: float, ends: list[float]) -> "Taken":
-        return cls(max(ends) - started, mean(end - started for end in ends))
+    work: Work
 
 
 @dataclass(slots=True)
@@ -49,7 +50,9 @@ class Measured:
 
     program: list[Taken] = field(default_factory=list)
     raw: list[Taken] = field(default_factory=list)
+    hasty: list[Taken] = field(default_factory=list)
     uncached: list[Taken] = field(default_factory=list)
+    least: list[Work] = field(default_factory=list)
     program_reuse: Reuse = field(default_factory=Reuse)
     raw_reuse: Reuse = field(default_factory=Reuse)
 
@@ -58,14 +61,15 @@ class Measured:
 
         def beside(peer: str, taken: list[Taken]) -> list[Figure]:
             return [
-                Figure("programs", f"{name}/{what}", "s", median(own), peer, median(theirs), lower_is_better=True)
-                for what, own, theirs in (
-                    ("time", [one.all for one in self.program], [one.all for one in taken]),
-                    ("mean", [one.mean for one in self.program], [one.mean for one in taken]),
-                )
+                Figure("programs", f"{name}/{what}", unit, own, peer, theirs, lower_is_better=True)
+                for (what, unit, own), (_, _, theirs) in zip(_medians(self.program), _medians(taken), strict=True)
             ]
 
         figures = beside("raw requests", self.raw)
+        gains = [one.work.most_gained(least) for one, least in zip(self.raw, self.least, strict=True)]
+        figures.append(Figure("programs", f"{name}/most_gained", "x", median(gains)))
+        if self.hasty:
+            figures += beside("raw requests, none waits", self.hasty)
         if self.uncached:
             figures += beside("raw requests, cache off", self.uncached)
         program, raw = self.program_reuse, self.raw_reuse
@@ -74,20 +78,27 @@ class Measured:
         return figures
 
 
+def _medians(taken: list[Taken]) -> Iterator[tuple[str, str, float]]:
+    yield "time", "s", median(one.all for one in taken)
+    yield "mean", "s", median(one.mean for one in taken)
+    yield "steps", "count", median(one.work.steps for one in taken)
+    yield "tokens", "count", median(one.work.tokens for one in taken)
+
+
 class Served:
     """An engine, the language's way to it, and what goes that way."""
 
-    def __init__(self, options: argparse.Namespace, *, radix_cache: bool = True, num_pages: int | None = None) -> None:
-        config = EngineConfig(
+    def __init__(self, options: argparse.Namespace, *, num_pages: int | None = None, **config: bool) -> None:
+        engine = EngineConfig(
             model=options.model,
             cpu_weights=options.cpu_weights,
             threads=options.threads,
             policy=options.policy,
-            radix_cache=radix_cache,
             num_pages=num_pages,
             kv_memory_gib=None if num_pages else 0.5,
+            **config,
         )
-        self.client = EngineThread(build_engine(config))
+        self.client = EngineThread(build_engine(engine))
         self.recorder = Recorder(self.client)
         self._engine = bp.Engine.around(self.recorder, self.client.tokenizer)
 
@@ -101,24 +112,34 @@ class Served:
             return time.perf_counter()
 
         with ThreadPoolExecutor(len(programs)) as pool:
-            started = time.perf_counter()
-            return Taken.since(started, list(pool.map(one, programs)))
+            return self._taken(lambda: list(pool.map(one, programs)))
 
     def replay(self, calls: list[Answered]) -> tuple[Taken, list[tuple[str, Answered]]]:
         """The same calls as independent requests, on an empty cache; with their log."""
         self._engine.flush_cache()
         replay = Replay(self.client, self.client.tokenizer, calls)
-        started = time.perf_counter()
-        log = replay.run()
-        return Taken.since(started, list(replay.ended.values())), log
+
+        def ends() -> list[float]:
+            replay.run()
+            return list(replay.ended.values())
+
+        return self._taken(ends), replay.log
+
+    def _taken(self, ends: Callable[[], list[float]]) -> Taken:
+        """What it takes to do what says when each program had ended."""
+        before, started = self.client.stats().result(), time.perf_counter()
+        ended = ends()
+        after = self.client.stats().result()
+        work = Work(after.steps - before.steps, after.computed_tokens - before.computed_tokens)
+        return Taken(max(ended) - started, mean(end - started for end in ended), work)
 
     def close(self) -> None:
         """End the engine."""
         self._engine.close()
 
 
-def measure(served: Served, uncached: Served | None, programs: Callable[[int], list[Program[None]]], runs: int) -> Measured:
-    """Run one shape in every way, in turn; without a cache only once."""
+def measure(served: Served, others: Mapping[str, Served], programs: Callable[[int], list[Program[None]]], runs: int) -> Measured:
+    """Run one shape in every way, in turn; on the engines that do less only once."""
     found = Measured()
     for run in range(runs):
         found.program.append(served.run(programs(run)))
@@ -127,8 +148,10 @@ def measure(served: Served, uncached: Served | None, programs: Callable[[int], l
         taken, raw_log = served.replay(calls)
         found.raw.append(taken)
         found.raw_reuse.add(raw_log)
-        if uncached is not None and not run:
-            found.uncached.append(uncached.replay(calls)[0])
+        found.least.append(Work.least(log))
+        if not run:
+            found.hasty += [others["hasty"].replay(calls)[0]] if "hasty" in others else []
+            found.uncached += [others["uncached"].replay(calls)[0]] if "uncached" in others else []
     return found
 
 
@@ -159,23 +182,27 @@ def main() -> None:
     parser.add_argument("--pool-share", type=float, help="KV pool, as a share of what the programs of a run come to")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--no-uncached", action="store_true", help="leave out the engine without a cache")
+    parser.add_argument("--no-hasty", action="store_true", help="leave out the engine whose calls don't wait for each other")
     parser.add_argument("--json", action="store_true", help="leave out the table")
     options = parser.parse_args()
     report, served = Report(json_only=options.json), Served(options)
-    uncached = None if options.no_uncached else Served(options, radix_cache=False)
+    others: dict[str, Served] = {}
+    if not options.no_uncached:
+        others["uncached"] = Served(options, radix_cache=False)
+    if not options.no_hasty and not options.pool_share:
+        others["hasty"] = Served(options, await_prefixes=False)
     try:
         served.run(SHAPES["few_shot_select"](-1)[:1] + SHAPES["skeleton"](-1)[:1])  # what is done once is done before
         for name in options.shapes:
             programs = several(SHAPES[name], options.sets)
             tight = pressed(options, served, programs(-1)) if options.pool_share else served
-            for figure in measure(tight, uncached, programs, options.runs).figures(name):
+            for figure in measure(tight, others, programs, options.runs).figures(name):
                 report.add(figure)
             if tight is not served:
                 tight.close()
     finally:
-        served.close()
-        if uncached is not None:
-            uncached.close()
+        for engine in (served, *others.values()):
+            engine.close()
     report.close()
 
 

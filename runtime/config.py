@@ -77,6 +77,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_queued: Annotated[int, Meta(description="Requests that may wait; more are answered 429.")] = 4096
     policy: Annotated[Policy, Meta(description="Who is admitted next.")] = "program"
     radix_cache: Annotated[bool, Meta(description="Reuse the KV of shared prefixes.")] = True
+    await_prefixes: Annotated[bool, Meta(description="Let calls wait for a prefix that another one is computing.")] = True
     shared_attention: Annotated[bool, Meta(description="Read KV that sequences of a step share once for all of them.")] = True
     grammar_workers: Annotated[int, Meta(description="Workers that compile grammars.")] = 2
     drafters: Annotated[

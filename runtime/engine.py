@@ -70,6 +70,7 @@ class Engine:
             speculation=self._speculation,
             max_step_seconds=config.max_step_seconds,
             max_adapters=config.max_loras,
+            await_prefixes=config.await_prefixes,
         )
         self._admission = Admission(table, context_length, self._cache.capacity, self.adapters)
         self._masks = MaskFiller(table.size)

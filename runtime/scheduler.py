@@ -28,7 +28,7 @@ REMEMBERED = 4  # times the tokens that the pool holds are remembered of program
 class Scheduler:
     """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once,
     `max_adapters` how many adapters that has, and `max_step_seconds`, if not 0, how long a step lasts that computes prompts
-    beside what decodes.
+    beside what decodes. With `await_prefixes` false only sequences of one call wait for what another is computing.
     """
 
     def __init__(
@@ -41,12 +41,14 @@ class Scheduler:
         speculation: Speculation | None = None,
         max_step_seconds: float = 0.0,
         max_adapters: int = 8,
+        await_prefixes: bool = True,
     ) -> None:
         self.cache = cache
         self._order = order
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._max_adapters = max_adapters
+        self._await_prefixes = await_prefixes
         self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
         self._speculation = speculation
         self._pace = Pace(max_step_seconds) if max_step_seconds else None
@@ -264,7 +266,7 @@ class Scheduler:
         a page in all of them together.
         """
         for other in self._running:
-            if not other.in_prefill:
+            if not other.in_prefill or not (self._await_prefixes or other.call_id == sequence.call_id):
                 continue
             common = self.cache.shared_prefix(sequence, other)
             worth = _worth_a_wait(sequence, other, self.cache.pool.page_size)

@@ -225,6 +225,13 @@ def check_radix_cache() -> None:
             assert done.usage.cached_tokens == (39 if enabled else 0)
 
 
+def check_await_prefixes() -> None:
+    for waits in (True, False):
+        with built(await_prefixes=waits) as loaded:
+            ends = [event for event in ask(loaded, call("a"), call("b", n=2)) if isinstance(event, Completed)]
+            assert sorted(event.usage.prefilled_tokens for event in ends) == ([1, 40] if waits else [40, 40])
+
+
 def check_shared_attention() -> None:
     for enabled in (True, False):
         with patch("branchpoint.runtime.attention.plan_attention", wraps=plan_attention) as planned:

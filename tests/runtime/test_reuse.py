@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.traces.bound import Work
 from benchmarks.traces.recorder import Answered
 from benchmarks.traces.reuse import Reuse
 from branchpoint.runtime.messages import Call, Completed, ScoreCall, Scored
@@ -22,11 +23,12 @@ def test_a_select_as_one_trie_reuses_no_more_than_is_possible(page_size: int) ->
     log = []
     for call in CALLS:
         answered = Answered(call)
-        end = run(engine, call)[call.id].end
-        assert isinstance(end, Completed | Scored)
-        answered.usage = end.usage
+        result = run(engine, call)[call.id]
+        assert isinstance(result.end, Completed | Scored)
+        answered.usage, answered.output = result.end.usage, result.tokens.get(0, [])
         log += [("made", answered), ("ended", answered)]
     reuse = Reuse()
     reuse.add(log)
     assert reuse.reused == reuse.possible < reuse.prompt
+    assert Work.least(log) == Work(steps=4, tokens=engine.stats().computed_tokens)
     engine.close()
