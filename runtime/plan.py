@@ -80,9 +80,10 @@ class Slot:
 
     def row_behind(self, row: int, token: int | None = None) -> int | None:
         """The row of the guess behind that of `row` which is `token` (of the first guess there, if None); None where none is."""
-        first = row + 1 - self.first_guess
-        depth = self.position_of(row) + 1 - self.first_guess
-        for at in range(first, len(self.draft)) if self.depths else range(first, len(self.draft))[:1]:
+        first, depth = row + 1 - self.first_guess, self.position_of(row) + 1 - self.first_guess
+        if not 0 <= first < len(self.draft):
+            return None
+        for at in range(first, len(self.draft)) if self.depths else (first,):
             its = self.depths[at] if self.depths else at
             if its < depth:
                 break
