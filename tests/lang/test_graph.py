@@ -251,6 +251,10 @@ def test_p6_failures_name_the_programs_line() -> None:
         compiled.run(ticket="x", backend=bp.Fake(bp.BackendError("broken")))
 
 
+def divmod_of(a: int, b: int) -> str:
+    return str(divmod(a, b))
+
+
 def decides(s: bp.State, x: Any) -> Any:
     s += bp.gen("y")
     if s["y"] == "yes":
@@ -335,6 +339,18 @@ def test_p6_what_is_no_graph_says_so_with_its_line(body: Any) -> None:
     for use in (compiled.to_json, lambda: compiled.graph):
         with pytest.raises(Untraceable, match="interpretation"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        (bp.gen("x", n=2, pick=len), "picks a sample by a function"),
+        (bp.select("x", ["a"], choices_method=lambda options: [1.0]), "selects by a function"),
+        (bp.gen("x", tools=[bp.tool(divmod_of)]), "offers tools"),
+    ],
+)
+def test_p6_what_only_python_can_decide_is_named_where_no_value_is_missing(expression: bp.Expr, why: str) -> None:
+    assert why in str(bp.function(lambda s: s.__iadd__(expression) and None).compile().reason)
 
 
 def test_p6_what_is_no_graph_is_interpreted() -> None:
