@@ -309,7 +309,7 @@ UNTRACEABLE: list[Any] = [
     lambda s, x: s.__iadd__(bp.select("y", ["a"], choices_method=lambda options: [1.0])),
     lambda s, x: s.text(),
     lambda s, x: s.messages(),
-    lambda s, x: s.mark(),
+    lambda s, x: s.mark() and None,
     lambda s, x: s.attempt(),
     lambda s, x: s.error(),
     lambda s, x: s.text_iter(),
@@ -351,6 +351,11 @@ def test_p6_what_is_no_graph_says_so_with_its_line(body: Any) -> None:
 )
 def test_p6_what_only_python_can_decide_is_named_where_no_value_is_missing(expression: bp.Expr, why: str) -> None:
     assert why in str(bp.function(lambda s: s.__iadd__(expression) and None).compile().reason)
+
+
+def test_p6_a_number_of_branches_that_is_not_there_is_named() -> None:
+    compiled = bp.function(lambda s, n: s.fork(n) and None).compile()
+    assert "forks into a number of branches that isn't there" in str(compiled.reason)
 
 
 def test_p6_what_is_no_graph_is_interpreted() -> None:
