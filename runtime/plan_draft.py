@@ -1,8 +1,10 @@
 """A plan in the making: the scheduler adds a slot for each sequence that it has pages for, until the budget is spent."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from branchpoint.runtime.drafting.drafter import Proposal
+from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.plan import Slot
 from branchpoint.runtime.sequence import Sequence
 
@@ -20,6 +22,14 @@ class PlanDraft:
     def num_tokens(self) -> int:
         """Tokens in all slots."""
         return sum(slot.count for slot in self.slots.values())
+
+    @property
+    def ordered(self) -> tuple[Slot, ...]:
+        """The slots, those of one adapter next to each other: its matrices are then applied once for all of them."""
+        groups: dict[Adapter | None, list[Slot]] = {}
+        for slot in self.slots.values():
+            groups.setdefault(slot.sequence.adapter, []).append(slot)
+        return tuple(chain.from_iterable(groups.values()))
 
     def add(self, sequence: Sequence, count: int, start: int) -> None:
         """Let `sequence` compute at most `count` tokens from `start` on, where its KV will end, and for which it has pages."""

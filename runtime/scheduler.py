@@ -111,7 +111,7 @@ class Scheduler:
             self._speculate(self._speculation, draft)
         if not draft.slots:
             return None
-        return StepPlan(tuple(draft.slots.values()), self.cache.take_copies())
+        return StepPlan(draft.ordered, self.cache.take_copies())
 
     def plan_ahead(self, under_way: StepPlan) -> StepPlan | None:
         """The step behind one that is under way, where that follows without its result: all that run go on.

@@ -1,5 +1,5 @@
-"""Adapters on the device, and a step's rows with them: each adapter's rows are gathered, go through its two matrices, and are
-added to what the model's own weights give, whatever form those have.
+"""Adapters on the device, and a step's rows with them: each stretch of rows with one adapter goes through its two matrices, which
+is added to what the model's own weights give, whatever form those have.
 
 The runner asks for a step that has such rows; others go through the model itself. Plain torch serves CPU and CUDA.
 """
@@ -19,7 +19,6 @@ from branchpoint.runtime.models.base import Model
 from branchpoint.runtime.models.decoder import Decoder
 from branchpoint.runtime.models.linears import LINEARS, LayerLinear, LinearName, layer_linears
 from branchpoint.runtime.plan import StepPlan
-from branchpoint.runtime.transfer import send
 
 __all__ = ["AdaptedLinear", "LowRank", "PlacedAdapters"]
 
@@ -33,9 +32,9 @@ class LowRank:
 
 
 class AdaptedLinear:
-    """`base` with an adapter for some rows of each batch: int64 [rows], or None for all of them. See `Linear`."""
+    """`base` with an adapter for each of some stretches of a batch's rows. See `Linear`."""
 
-    def __init__(self, base: Linear, added: Sequence[tuple[Tensor | None, LowRank]], dtype: torch.dtype) -> None:
+    def __init__(self, base: Linear, added: Sequence[tuple[slice, LowRank]], dtype: torch.dtype) -> None:
         self._base = base
         self._added = added
         self._dtype = dtype
@@ -45,10 +44,7 @@ class AdaptedLinear:
         y = self._base.apply(x).to(self._dtype)
         x = x.to(self._dtype)
         for rows, low in self._added:
-            if rows is None:
-                y.addmm_(x @ low.down, low.up)
-            else:
-                y.index_add_(0, rows, x.index_select(0, rows) @ low.down @ low.up)
+            y[rows].addmm_(x[rows] @ low.down, low.up)
         return y
 
 
@@ -72,18 +68,12 @@ class PlacedAdapters:
 
     def model_for(self, plan: StepPlan) -> Model | None:
         """The model as it is for a step's rows; None where none of them has an adapter."""
-        if all(slot.sequence.adapter is None for slot in plan.slots):
+        stretches = _stretches(plan)
+        if not stretches:
             return None
-        rows: dict[Adapter, list[range]] = {}
-        begin = 0
-        for slot in plan.slots:
-            if slot.sequence.adapter is not None:
-                rows.setdefault(slot.sequence.adapter, []).append(range(begin, begin + slot.count))
-            begin += slot.count
-        whole = len(rows) == 1 and sum(map(len, next(iter(rows.values())))) == begin
-        sent: Sequence[Tensor | None] = [None] if whole else send([np.concatenate(each) for each in rows.values()], self._device)
-        added = list(zip(sent, [self._place(adapter) for adapter in rows], strict=True))
-        while len(self._placed) > max(self._most, len(rows)):
+        added = [(rows, self._place(adapter)) for adapter, rows in stretches]
+        most = max(self._most, len({adapter for adapter, _ in stretches}))
+        while len(self._placed) > most:
             self._placed.popitem(last=False)
 
         def change(layer: int, name: LinearName, base: Linear) -> Linear:
@@ -115,3 +105,17 @@ class PlacedAdapters:
             up[row : row + rank, columns[name] : columns[name] + linear.outputs[name]] = pair.up.float().T * adapter.scale
             row += rank
         return LowRank(down.T.contiguous(), up.to(self._device, self._model.dtype))
+
+
+def _stretches(plan: StepPlan) -> list[tuple[Adapter, slice]]:
+    """Which rows of a batch have which adapter: one after another, no two neighbours with the same."""
+    found: list[tuple[Adapter, slice]] = []
+    begin = 0
+    for slot in plan.slots:
+        adapter, end = slot.sequence.adapter, begin + slot.count
+        if adapter is not None:
+            if found and found[-1][0] is adapter and found[-1][1].stop == begin:
+                begin = found.pop()[1].start
+            found.append((adapter, slice(begin, end)))
+        begin = end
+    return found

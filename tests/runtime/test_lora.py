@@ -47,9 +47,10 @@ def decoder(checkpoint: Checkpoint) -> Decoder:
 
 
 def adapted(model: Decoder, folder: Path) -> Decoder:
-    """`model` as it is for a step whose rows all have the adapter of `folder`."""
-    sequence = Sequence("a", 0, [1], 1, SamplingParams(), 0, adapter=read_adapter("a", str(folder), model.config, 64))
-    found = PlacedAdapters(model, 1, CPU).model_for(StepPlan((Slot(sequence, 0, 1),)))
+    """`model` as it is for a step of `PROMPT` with the adapter of `folder`."""
+    adapter, count = read_adapter("a", str(folder), model.config, 64), len(PROMPT)
+    sequence = Sequence("a", 0, list(PROMPT), count, SamplingParams(), 0, adapter=adapter)
+    found = PlacedAdapters(model, 1, CPU).model_for(StepPlan((Slot(sequence, 0, count),)))
     assert isinstance(found, Decoder)
     return found
 
@@ -87,16 +88,15 @@ def test_a_gguf_model_takes_adapters_by_the_names_and_row_order_that_they_were_t
 
 
 @pytest.mark.parametrize("method", [PLAIN, Int8(), Int4()], ids=["float32", "int8", "int4"])
-@pytest.mark.parametrize("rows", [None, [0, 2, 5]])
-def test_an_adapter_is_added_to_what_any_form_of_the_weights_gives(method: Plain | Int8 | Int4, rows: list[int] | None) -> None:
+@pytest.mark.parametrize("rows", [slice(0, 7), slice(2, 5)])
+def test_an_adapter_is_added_to_what_any_form_of_the_weights_gives(method: Plain | Int8 | Int4, rows: slice) -> None:
     generator = torch.Generator().manual_seed(0)
     weight, x = (torch.randn(shape, generator=generator) for shape in ((48, 64), (7, 64)))
     base = method.create(LinearSource("w", (Stored("w", (48, 64), "F32", lambda: weight),)))
     low = LowRank(torch.randn(64, 3, generator=generator), torch.randn(3, 48, generator=generator))
-    chosen = torch.arange(7) if rows is None else torch.tensor(rows)
-    got = AdaptedLinear(base, [(None if rows is None else chosen, low)], torch.float32).apply(x)
+    got = AdaptedLinear(base, [(rows, low)], torch.float32).apply(x)
     expected = base.apply(x).float()
-    expected[chosen] += x[chosen] @ (low.down @ low.up)
+    expected[rows] += x[rows] @ (low.down @ low.up)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -284,6 +284,16 @@ def test_sequences_without_an_adapter_pass_those_that_wait_for_the_place_of_one(
         assert ends.index("a1") < ends.index("b1") < ends.index("a2")
 
 
+def test_rows_of_one_adapter_lie_next_to_each_other(folders: dict[str, Path]) -> None:
+    with engine(adapters=named(folders)) as loaded:
+        assert isinstance(loaded.engine, Engine)
+        for at, adapter in enumerate(("a", "", "b", "a", "", "b", "c")):
+            loaded.engine.submit(call(f"{adapter}{at}", adapter, tuple(range(at, at + 9))))
+        plan = loaded.engine._scheduler.plan()
+        assert plan is not None
+        assert [slot.sequence.call_id for slot in plan.slots] == ["a0", "a3", "1", "4", "b2", "b5", "c6"]
+
+
 def test_a_namespace_cannot_name_an_adapter(folders: dict[str, Path]) -> None:
     with engine(adapters=named(folders)) as loaded:
         run(loaded, call("a", "a"))
@@ -301,6 +311,29 @@ def test_an_engine_without_adapters_computes_without_a_word_of_them() -> None:
             loaded.engine.adapters.load("a", "/nowhere")
         with pytest.raises(UnknownModel):
             loaded.engine.submit(call("a", "a"))
+
+
+class _Graphs:
+    """Stands for captured steps: none fits, and a step with an adapter must not ask."""
+
+    asked = 0
+
+    def size_for(self, plan: StepPlan) -> None:
+        assert all(slot.sequence.adapter is None for slot in plan.slots)
+        self.asked += 1
+
+
+def test_captured_steps_are_for_rows_without_adapters_alone(
+    folders: dict[str, Path], expected: Callable[..., tuple[int, ...]]
+) -> None:
+    with engine(adapters=named(folders)) as loaded:
+        assert isinstance(loaded.engine, Engine)
+        runner, graphs = loaded.engine._runner, _Graphs()
+        assert isinstance(runner, TorchRunner)
+        runner.graphs = graphs  # type: ignore[assignment]  # all that a step asks of them
+        assert texts(run(loaded, call("x"), call("a", "a"))) == {"x": expected(""), "a": expected("a")}
+        assert graphs.asked == 0
+        assert texts(run(loaded, call("x"))) == {"x": expected("")} and graphs.asked == 12
 
 
 def change(**fields: object) -> Callable[[Path], None]:
