@@ -78,16 +78,16 @@ def take_off(runner: Runner, plan: StepPlan, filler: MaskFiller, since: float, b
     Behind the flight `before`, a step in which a grammar or penalties look back can only draw when that has landed; others do at
     once.
     """
-    waits = before is not None and any(slot.sample and slot.sequence.looks_back for slot in plan.slots)
-    masks = StepMasks(None, []) if waits else filler.start(plan)
     if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
+        masks = filler.start(plan)
         return Flight(plan, since, masks, lambda: runner.execute(plan, masks.wait))
-    step = _guarded(lambda: runner.launch(plan, before.under_way if before else None))
+    waits = before is not None and any(slot.sample and slot.sequence.looks_back for slot in plan.slots)
+    step = _guarded(lambda: runner.launch(plan, before.under_way if before else None))  # first: the device waits for nothing else
     if isinstance(step, RuntimeFailure):
-        return Flight(plan, since, masks, lambda: _raise(step))
-    flight = Flight(plan, since, masks, step.finish, step, waits)
+        return Flight(plan, since, StepMasks(None, []), lambda: _raise(step))
+    flight = Flight(plan, since, StepMasks(None, []), step.finish, step, waits=True)
     if not waits:
-        flight._draw(step, masks)
+        flight.draw(filler)
     return flight
 
 

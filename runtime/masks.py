@@ -8,8 +8,9 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from branchpoint.constrained.grammar import Matcher, Residue
-from branchpoint.constrained.mask import allocate
+import numpy as np
+
+from branchpoint.constrained.grammar import Matcher, Residue, mask_words
 from branchpoint.runtime.plan import Slot, StepPlan, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
@@ -92,8 +93,10 @@ class MaskFiller:
                 wanted.append(_Wanted(row - 1 - len(slot.draft), slot, slot.sequence.matcher))
         if not wanted:
             return StepMasks(None, [])
-        rows = allocate(row, self._size)
-        rows[:] = -1
+        rows = np.empty((row, mask_words(self._size)), np.int32)
+        whole = np.ones(row, np.bool_)
+        whole[[each.row for each in wanted if not each.slot.draft]] = False  # which are filled all over
+        rows[whole] = -1
         parts = [wanted[first :: self._workers] for first in range(min(self._workers, len(wanted)))]
         return StepMasks(rows, [(part, self._pool.submit(_fill_all, rows, part)) for part in parts])
 
