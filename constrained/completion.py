@@ -79,13 +79,30 @@ class Completer:
 
         The cursor ends where it was. Raises MatcherError where it breaks.
         """
-        if (
-            standing.place is None and not standing.is_json
-        ):  # nothing tells where the end lies: all short ways are looked at first
-            way = _Search(self, matcher, by_length=True).run(standing, most, effort)
+        budget = _Budget(effort)
+        if standing.place is None and not standing.is_json:  # nothing tells where the end lies: short ways are looked at first
+            way = _Search(self, matcher, by_length=True).run(standing, most, budget.half())
             if way is not None:
                 return way
-        return _Search(self, matcher).run(standing, most, effort)
+        return _Search(self, matcher).run(standing, most, budget)
+
+
+class _Budget:
+    """What a search may spend: places to look at, and CPU time."""
+
+    def __init__(self, effort: int, seconds: float = _MOST_SECONDS) -> None:
+        self._effort = effort
+        self._until = time.thread_time() + seconds
+
+    def half(self) -> "_Budget":
+        """Half of it, which is spent then."""
+        self._effort -= self._effort // 2
+        return _Budget(self._effort, _MOST_SECONDS / 2)
+
+    def spend(self) -> bool:
+        """Whether another place may be looked at."""
+        self._effort -= 1
+        return self._effort >= 0 and time.thread_time() <= self._until
 
 
 class _Effects:
@@ -149,14 +166,11 @@ class _Search:
         self._waiting: list[tuple[int, int, int, int, Way, Standing, bool]] = []
         self._pushed = 0
 
-    def run(self, standing: Standing, most: int, effort: int) -> Way | None:
+    def run(self, standing: Standing, most: int, budget: _Budget) -> Way | None:
         """See `Completer.find`."""
         self._push(0, (), standing)
-        until = time.thread_time() + _MOST_SECONDS
         try:
-            for _ in range(effort):
-                if not self._waiting or time.thread_time() > until:
-                    break
+            while self._waiting and budget.spend():
                 *_, cost, path, standing, guessed = heapq.heappop(self._waiting)
                 if len(path) > most or not self._move(path):
                     continue

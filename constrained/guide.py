@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from branchpoint.constrained.definitions import Definitions
-from branchpoint.constrained.guide_values import LONGEST, ShortValues, known_texts
+from branchpoint.constrained.guide_values import LONGEST, ShortValues, known_texts, rest_of_number
 from branchpoint.constrained.partial import written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
 
@@ -160,6 +160,7 @@ class Guide:
                 yield from self._strings(place)
             case "n":
                 yield from (each[len(place.text) :] for each in _LITERALS if each.startswith(place.text) and each != place.text)
+                yield from (rest for part in place.parts if (rest := rest_of_number(part, place.text)))
                 yield from self._ends(place.frame)
             case "a":
                 yield from self._ends(place.frame)

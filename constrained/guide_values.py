@@ -4,6 +4,7 @@ Keywords that only narrow are passed over, since every guess is tried on the gra
 """
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from branchpoint.constrained.partial import written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.shortest import shortest_match
 
-__all__ = ["LONGEST", "ShortValues", "known_texts"]
+__all__ = ["LONGEST", "ShortValues", "known_texts", "rest_of_number"]
 
 LONGEST = 10_000
 """Characters of a string up to which it is written out."""
@@ -31,6 +32,7 @@ _FORMATS = {
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
 _MOST_TEXTS = 6
+_MOST_DIGITS = 40
 
 
 class ShortValues:
@@ -120,12 +122,29 @@ def _string(schema: SchemaMap) -> bytes | None:
     return _written(text + "a" * (min(schema.get("minLength", 0), LONGEST) - len(text)))
 
 
+def rest_of_number(schema: SchemaMap, text: bytes) -> bytes | None:
+    """The digits that an integer which is begun still needs to come within its bounds, None where none will do."""
+    low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf) + 1)
+    high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf) - 1)
+    digits = text.removeprefix(b"-")
+    if digits != text:
+        low, high = -high, -low
+    least = math.ceil(low) if low > 0 else 0
+    if not digits:
+        return str(max(least, 1)).encode() if max(least, 1) <= high else None
+    for more in range((1 if digits.startswith(b"0") else _MOST_DIGITS) if digits.isdigit() else 0):
+        first = int(digits) * 10**more
+        if max(first, least) <= min(first + 10**more - 1, high):
+            return str(max(first, least)).encode()[len(digits) :]
+    return None
+
+
 def _number(schema: SchemaMap) -> bytes:
-    low = max(schema.get("minimum", float("-inf")), schema.get("exclusiveMinimum", float("-inf")))
-    high = min(schema.get("maximum", float("inf")), schema.get("exclusiveMaximum", float("inf")))
-    if low < 0 < high or (low == 0 and schema.get("exclusiveMinimum") != 0) or low == float("-inf") == -high:
+    low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
+    high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
+    if low < 0 < high or (low == 0 and schema.get("exclusiveMinimum") != 0) or low == -math.inf == -high:
         return b"0"
-    edge = low if low > 0 or high == float("inf") else high
+    edge = low if low > 0 or high == math.inf else high
     if "exclusiveMinimum" in schema and edge == schema["exclusiveMinimum"]:
         edge = int(edge) + 1
     return _written(edge)

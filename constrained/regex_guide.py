@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from branchpoint.constrained.automaton import Positions, read_positions
 from branchpoint.constrained.charset import CharSet
-from branchpoint.constrained.regex import parse_regex
+from branchpoint.constrained.regex import Node
 from branchpoint.constrained.shortest import liked
 
 __all__ = ["RegexPlace", "regex_place"]
@@ -72,9 +72,9 @@ class RegexPlace:
         return self.map.positions.nullable if at is None else not at.isdisjoint(self.map.positions.last)
 
 
-def regex_place(pattern: str, prefix: int) -> RegexPlace | None:
-    """The place before a text whose pattern compiles, behind `prefix` bytes; None where it has too many characters to follow."""
-    positions = read_positions(parse_regex(pattern), _MOST_POSITIONS)
+def regex_place(node: Node, prefix: int) -> RegexPlace | None:
+    """The place before a text under a pattern, behind `prefix` bytes; None where it has too many characters to follow."""
+    positions = read_positions(node, _MOST_POSITIONS)
     return None if positions is None else RegexPlace(_Map(positions, _needed(positions)), None, prefix)
 
 

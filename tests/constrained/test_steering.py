@@ -8,6 +8,7 @@ import pytest
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.engines.steered import Limit, SteerableGrammar, SteeredMatcher
 from branchpoint.constrained.errors import TooFewTokens
+from branchpoint.constrained.guide_values import rest_of_number
 from branchpoint.constrained.mask import allocate, iterate_allowed
 from branchpoint.constrained.shortest import shortest_match
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
@@ -106,6 +107,8 @@ def test_a_limit_below_every_known_output_is_refused_before_any_token(compiler: 
         (Ebnf('root ::= item (", " item)* "."\nitem ::= [a-z]+'), 2),
         (Ebnf('root ::= "(" root ")" | "x" "x"* "y"'), 2),
         (Ebnf('root ::= ("ab" | "cd"){3} [0-9]+ ";"'), 8),
+        (Ebnf('root ::= [0-9]+ ("," [0-9]+){5,} ";"'), 12),
+        (Ebnf('root ::= pair{40} "."\npair ::= [a-z]+ "=" [0-9]{2,} ";"'), 201),
         (Choice(("no, thank you very much", "yes", "never")), 1),
         (Ebnf('root ::= "<" [a-z]{12} ">" [a-z]+ "!"'), 30),
         (Choice(("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "ab")), 1),
@@ -204,3 +207,29 @@ def test_short_texts_for_patterns() -> None:
     assert shortest_match("a|bc|") == ""
     assert shortest_match("(?=x)y") is None and shortest_match("[") is None
     assert shortest_match("a{10000}") is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "begun", "rest"),
+    [
+        ({"maximum": -1000}, "-", "1000"),
+        ({"minimum": 1500, "maximum": 1600}, "15", "00"),
+        ({"minimum": -7}, "-", "1"),
+        ({"exclusiveMinimum": 99}, "2", "00"),
+        ({"minimum": 5, "maximum": 9}, "1", None),
+        ({"minimum": 0}, "-", None),
+        ({"minimum": -9, "maximum": -3}, "-", "3"),
+        ({"maximum": 5}, "0", ""),
+    ],
+)
+def test_digits_that_a_begun_integer_still_needs(schema: dict[str, int], begun: str, rest: str | None) -> None:
+    found = rest_of_number(schema, begun.encode())
+    assert found == (None if rest is None else rest.encode())
+
+
+def test_a_begun_integer_far_from_its_bound_is_steered_to_it(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": -(10**12)}}, "required": ["n"]}
+    matcher = steerable(compiler, JsonSchema(json.dumps(schema))).within(Limit(30, 60)).matcher()
+    assert matcher.advance(vocabulary.encode(b'{"n":-3')) == len(vocabulary.encode(b'{"n":-3'))
+    output, whole = Writer(vocabulary, 1).write(matcher, 30 - len(vocabulary.encode(b'{"n":-3')))
+    assert whole and int(json.loads('{"n":-3' + vocabulary.text(output).decode())["n"]) <= -(10**12)
