@@ -1,6 +1,7 @@
 """P6: programs as graphs: tracing, the JSON form and its spec, showing, running; what isn't a graph says so, with its line."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import json
@@ -353,9 +354,22 @@ def test_p6_what_only_python_can_decide_is_named_where_no_value_is_missing(expre
     assert why in str(bp.function(lambda s: s.__iadd__(expression) and None).compile().reason)
 
 
-def test_p6_a_number_of_branches_that_is_not_there_is_named() -> None:
-    compiled = bp.function(lambda s, n: s.fork(n) and None).compile()
-    assert "forks into a number of branches that isn't there" in str(compiled.reason)
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        (lambda s, x: 1 if x else 2, "decides by the argument 'x'"),
+        (lambda s, x: x == 1, "compares the argument 'x'"),
+        (lambda s, x: len(x), "looks into the argument 'x'"),
+        (lambda s, x: range(x), "counts with the argument 'x'"),
+        (lambda s, x: s.fork(x), "forks into a number of branches that isn't there"),
+    ],
+)
+def test_p6_what_is_done_with_a_value_that_is_not_there_is_named_and_caught_by_nobody(use: Any, why: str) -> None:
+    def body(s: bp.State, x: Any) -> None:
+        with contextlib.suppress(TypeError):
+            use(s, x)
+
+    assert why in str(bp.function(body).compile().reason)
 
 
 def test_p6_what_is_no_graph_is_interpreted() -> None:
