@@ -5,7 +5,7 @@ request for each option of a select, each sent as soon as a client could), to th
 what another is computing, and to one without a cache; the achieved hit rate beside the best possible one; forward passes and the
 tokens that they computed. `most_gained`: how many times as fast these requests could be at most, whatever was known of them,
 since neither the longest chain of calls nor a perfect cache's tokens can be less. Programs and requests run in turn, each time
-on new texts and an empty cache.
+on an empty cache: the programs of a run, their requests twice, and the programs again.
 
 With `--pool-share 0.5` the engine's pool holds half of the tokens that the programs of a run come to, each shared one counted
 once, as a server's does under load. Nothing else differs: the same engine with the same options and policy for both, the same
@@ -139,16 +139,20 @@ class Served:
 
 
 def measure(served: Served, others: Mapping[str, Served], programs: Callable[[int], list[Program[None]]], runs: int) -> Measured:
-    """Run one shape in every way, in turn; on the engines that do less only once."""
+    """Run one shape in every way: programs, their calls as requests twice, and the programs again, so that neither is always
+    first; on the engines that do less only once.
+    """
     found = Measured()
     for run in range(runs):
         found.program.append(served.run(programs(run)))
         log, calls = served.recorder.log, served.recorder.calls
         found.program_reuse.add(log)
-        taken, raw_log = served.replay(calls)
-        found.raw.append(taken)
-        found.raw_reuse.add(raw_log)
-        found.least.append(Work.least(log))
+        for _ in range(2):
+            taken, raw_log = served.replay(calls)
+            found.raw.append(taken)
+            found.raw_reuse.add(raw_log)
+            found.least.append(Work.least(log))
+        found.program.append(served.run(programs(run)))
         if not run:
             found.hasty += [others["hasty"].replay(calls)[0]] if "hasty" in others else []
             found.uncached += [others["uncached"].replay(calls)[0]] if "uncached" in others else []
@@ -180,7 +184,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--sets", type=int, default=1, help="sets of programs that run at once")
     parser.add_argument("--pool-share", type=float, help="KV pool, as a share of what the programs of a run come to")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2, help="sets of texts, each run twice in both ways")
     parser.add_argument("--no-uncached", action="store_true", help="leave out the engine without a cache")
     parser.add_argument("--no-hasty", action="store_true", help="leave out the engine whose calls don't wait for each other")
     parser.add_argument("--json", action="store_true", help="leave out the table")

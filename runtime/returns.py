@@ -75,8 +75,11 @@ class Returns:
             self._programs[_name(call)].open -= 1
         for call in calls:
             program, hints = self._programs[_name(call)], call.hints
-            if (hints.returns and not hints.return_seconds) or not (program.open or program.due):
+            last_of_all = hints.path and not (program.open or program.due)  # of the branches: whoever forked them goes on
+            if last_of_all or (hints.returns and not hints.return_seconds):
                 self._expect(program, 1)
+        for name in {_name(call) for call in calls}:
+            self._forget(name)
 
     def began(self) -> None:
         """A step begins without what is still due."""
@@ -86,8 +89,7 @@ class Returns:
             self._due = 0
             for name, program in list(self._programs.items()):
                 program.due = 0
-                if not program.open:
-                    del self._programs[name]
+                self._forget(name)
 
     def check(self) -> None:
         """Hold the counts against each other. Raises AssertionError."""
@@ -116,8 +118,13 @@ class Returns:
         program = self._programs.get(name)
         if program is not None:
             self._came(program, program.due)
-            if not program.open:
-                del self._programs[name]
+            self._forget(name)
+
+    def _forget(self, name: Name) -> None:
+        """Remember a program no longer that has nothing open and nothing due."""
+        program = self._programs[name]
+        if not program.open and not program.due:
+            del self._programs[name]
 
     def _came(self, program: _Program, count: int) -> None:
         if program.due:

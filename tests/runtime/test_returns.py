@@ -63,7 +63,7 @@ def test_requests_that_name_no_program_are_not_waited_for() -> None:
     assert told.patience == 0
 
 
-def test_a_program_without_open_calls_goes_on_or_ends() -> None:
+def test_behind_the_last_branch_its_program_goes_on_or_ends() -> None:
     told = Told()
     told.sent(call("a", "p", path=(0, 0)), call("b", "p", path=(0, 1)))
     told.ended("a")
@@ -72,11 +72,13 @@ def test_a_program_without_open_calls_goes_on_or_ends() -> None:
     assert told.patience > 0
     told.sent(ProgramEnded("p"))
     assert told.patience == 0
-    told.sent(call("c", "q"))
+    told.sent(call("c", "q", path=(0, 0)))
     told.ended("c")
     assert told.patience > 0
     told.sent(call("d", "r", ended=("q",)))
     assert told.patience == 0
+    told.ended("d")
+    assert told.patience == 0  # it has said that it doesn't go on
 
 
 def test_a_pause_that_was_announced_is_not_waited_for() -> None:
