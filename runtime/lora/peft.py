@@ -27,6 +27,7 @@ _CONFIG_BYTES = 2**20
 _TENSOR = re.compile(
     r"(?:base_model\.model\.)?model\.layers\.(\d{1,6})\.(\w+)\.(\w+)\.lora_([AB])(?:\.default)?\.weight", re.ASCII
 )
+_MOST_ALPHA = 1e6
 _SHOWN = 3
 
 _READ = frozenset({"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "init_lora_weights"})
@@ -67,16 +68,21 @@ def read_adapter(name: str, folder: str, config: ModelConfig, max_rank: int) -> 
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise ModelError(f"{folder!r:.200} must be a folder with {CONFIG} and {WEIGHTS}, as PEFT saves an adapter.")
-    told = _bytes(path / CONFIG, _CONFIG_BYTES)
-    rank, scale = _read_config(told, path / CONFIG, max_rank)
+    rank, scale = _read_config(_bytes(path / CONFIG, _CONFIG_BYTES), _where(path / CONFIG), max_rank)
     data = _bytes(path / WEIGHTS, largest_adapter(config, max_rank) * max(_DTYPE_BYTES.values()) + _HEADER_BYTES)
+    where = _where(path / WEIGHTS)
     try:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, KeyError, ValueError) as error:  # KeyError: a type that torch has no name for
-        raise ModelError(f"{path / WEIGHTS} can't be read, it may be truncated or corrupt: {error!r:.200}.") from error
-    pairs = _pairs(tensors, config, rank, path / WEIGHTS)
+        raise ModelError(f"{where} can't be read, it may be truncated or corrupt: {error!r:.200}.") from error
+    pairs = _pairs(tensors, config, rank, where)
     digest = hashlib.sha256(f"{scale!r} ".encode() + data).hexdigest()[:16]
     return LoraAdapter(name, digest, scale, pairs)
+
+
+def _where(path: Path) -> str:
+    """A file as messages name it, which may go to clients: with its folder's own name, not where that lies."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _bytes(path: Path, most: int) -> bytes:
@@ -86,41 +92,48 @@ def _bytes(path: Path, most: int) -> bytes:
             data = file.read(most + 1)
     except OSError as error:
         only = " Only safetensors weights are read." if path.name == WEIGHTS else ""
-        raise ModelError(f"{path} can't be read: {error.strerror}.{only}") from error
+        raise ModelError(f"{_where(path)} can't be read: {error.strerror}.{only}") from error
     if len(data) > most:
-        raise ModelError(f"{path} has more than {most} bytes, more than an adapter of the largest rank allowed here can have.")
+        raise ModelError(
+            f"{_where(path)} has more than {most} bytes, more than an adapter of the largest rank allowed here can have."
+        )
     return data
 
 
-def _read_config(told: bytes, path: Path, max_rank: int) -> tuple[int, float]:
+def _read_config(told: bytes, where: str, max_rank: int) -> tuple[int, float]:
     """Rank and scale. Raises ModelError for what asks for other arithmetic."""
     try:
         fields = json.loads(told)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} must hold a JSON object: {error}.") from error
+        raise ModelError(f"{where} must hold a JSON object: {error}.") from error
     if not isinstance(fields, dict) or fields.get("peft_type") != "LORA":
         kind = fields.get("peft_type") if isinstance(fields, dict) else None
-        raise ModelError(f"{path}: peft_type must be LORA, got {kind!r:.40}.")
+        raise ModelError(f"{where}: peft_type must be LORA, got {kind!r:.40}.")
     for name, value in fields.items():
         if name not in _READ and name not in _INERT and value not in _NEUTRAL:
-            raise ModelError(f"{path}: {name!r:.60} = {value!r:.80} is not implemented; only plain LoRA matrices are served.")
+            raise ModelError(f"{where}: {name!r:.60} = {value!r:.80} is not implemented; only plain LoRA matrices are served.")
     begun = fields.get("init_lora_weights")
     if isinstance(begun, str) and begun.lower().startswith(_OTHER_BASE):
         raise ModelError(
-            f"{path}: with init_lora_weights {begun!r:.40} the model's own weights were changed too; "
+            f"{where}: with init_lora_weights {begun!r:.40} the model's own weights were changed too; "
             "save it as a plain LoRA (PEFT's path_initial_model_for_weight_conversion)."
         )
     rank, alpha, rooted = fields.get("r"), fields.get("lora_alpha"), fields.get("use_rslora", False)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= max_rank:
-        raise ModelError(f"{path}: r must be a whole number in [1, max_lora_rank={max_rank}], got {rank!r:.40}.")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha) or not isinstance(rooted, bool):
+        raise ModelError(f"{where}: r must be a whole number in [1, max_lora_rank={max_rank}], got {rank!r:.40}.")
+    if (
+        isinstance(alpha, bool)
+        or not isinstance(alpha, int | float)
+        or not abs(alpha) <= _MOST_ALPHA
+        or not isinstance(rooted, bool)
+    ):
         raise ModelError(
-            f"{path}: lora_alpha must be a number and use_rslora a truth value, got {alpha!r:.40} and {rooted!r:.40}."
+            f"{where}: lora_alpha must be a number of at most {_MOST_ALPHA:g} and use_rslora a truth value, got {alpha!r:.40} and {rooted!r:.40}."
         )
     return rank, float(alpha / (math.sqrt(rank) if rooted else rank))
 
 
-def _pairs(tensors: dict[str, Tensor], config: ModelConfig, rank: int, path: Path) -> dict[tuple[int, str], LoraPair]:
+def _pairs(tensors: dict[str, Tensor], config: ModelConfig, rank: int, where: str) -> dict[tuple[int, str], LoraPair]:
     """The tensors, two and two. Raises ModelError where one is none of the model's, is alone, or has another shape."""
     linears = layer_linears(config).values()
     shapes = {(shape.module, name): (size, shape.inputs) for shape in linears for name, size in shape.outputs.items()}
@@ -134,21 +147,21 @@ def _pairs(tensors: dict[str, Tensor], config: ModelConfig, rank: int, path: Pat
             continue
         expected = (rank, shape[1]) if match[4] == "A" else (shape[0], rank)
         if tuple(tensor.shape) != expected:
-            raise ModelError(f"{path}: {name} must have shape {list(expected)} for this model, got {list(tensor.shape)}.")
+            raise ModelError(f"{where}: {name} must have shape {list(expected)} for this model, got {list(tensor.shape)}.")
         if str(tensor.dtype).removeprefix("torch.") not in _DTYPE_BYTES:
-            raise ModelError(f"{path}: {name} is stored as {tensor.dtype}; supported are {', '.join(_DTYPE_BYTES)}.")
+            raise ModelError(f"{where}: {name} is stored as {tensor.dtype}; supported are {', '.join(_DTYPE_BYTES)}.")
         found.setdefault((int(match[1]), match[3]), {})[match[4]] = tensor
     if foreign:
         shown = ", ".join(f"{name:.120}" for name in sorted(foreign)[:_SHOWN])
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         known = ", ".join(name for _, name in shapes)
         raise ModelError(
-            f"{path}: {shown}{more} can't be applied: served are lora_A and lora_B of {known} in layers 0 to "
+            f"{where}: {shown}{more} can't be applied: served are lora_A and lora_B of {known} in layers 0 to "
             f"{config.num_layers - 1}."
         )
     for (layer, name), pair in found.items():
         if len(pair) < 2:
-            raise ModelError(f"{path}: {name} of layer {layer} has lora_{next(iter(pair))} alone; both A and B are needed.")
+            raise ModelError(f"{where}: {name} of layer {layer} has lora_{next(iter(pair))} alone; both A and B are needed.")
     if not found:
-        raise ModelError(f"{path} holds no tensors.")
+        raise ModelError(f"{where} holds no tensors.")
     return {place: LoraPair(pair["A"], pair["B"]) for place, pair in found.items()}

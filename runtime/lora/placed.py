@@ -98,13 +98,14 @@ class PlacedAdapters:
         if not pairs:
             return None
         down = torch.cat([pair.down for _, pair in pairs]).to(self._device, self._model.dtype)
-        up = torch.zeros(len(down), sum(linear.outputs.values()), dtype=torch.float32)
+        up = torch.zeros(len(down), sum(linear.outputs.values()), dtype=down.dtype, device=self._device)
         row, columns = 0, dict(zip(linear.outputs, np.cumsum([0, *linear.outputs.values()]).tolist(), strict=False))
         for name, pair in pairs:
             rank = len(pair.down)
-            up[row : row + rank, columns[name] : columns[name] + linear.outputs[name]] = pair.up.float().T * adapter.scale
+            scaled = pair.up.to(self._device).float() * adapter.scale
+            up[row : row + rank, columns[name] : columns[name] + linear.outputs[name]] = scaled.T
             row += rank
-        return LowRank(down.T.contiguous(), up.to(self._device, self._model.dtype))
+        return LowRank(down.T.contiguous(), up)
 
 
 def _stretches(plan: StepPlan) -> list[tuple[Adapter, slice]]:

@@ -65,8 +65,10 @@ class ServedAdapters:
 
     def named(self, model: str, bases: Sequence[str]) -> str:
         """The adapter that is meant by a model's name, by its own or as BASE:NAME; empty where none is."""
+        if model in self:
+            return model
         base, _, name = model.partition(":")
-        return model if model in self else name if base in bases and name in self else ""
+        return name if base in bases and name in self else ""
 
     def asked(self, body: Json, bases: Sequence[str]) -> str:
         """The adapter that a request's body asks for, as `model` or as `lora_path`; empty where it asks for none.

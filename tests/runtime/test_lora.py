@@ -385,6 +385,7 @@ BROKEN: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "rank too high": (change(r=65), r"r must be a whole number in \[1, max_lora_rank=64\], got 65"),
     "rank of no kind": (change(r=True), "r must be a whole number"),
     "no alpha": (change(lora_alpha="much"), "lora_alpha must be a number"),
+    "alpha of no float": (change(lora_alpha=10**400), "lora_alpha must be a number of at most 1e\\+06"),
     "endless alpha": (change(lora_alpha=float("inf")), "lora_alpha must be a number"),
     "another rank than said": (change(r=3), r"must have shape \[.*3.*\] for this model, got \[.*4.*\]"),
     "another base": (
