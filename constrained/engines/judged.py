@@ -20,7 +20,7 @@ __all__ = ["JudgedGrammar", "JudgedMatcher"]
 _MAX_PROBED = 16
 _MAX_FOLLOWED = 8
 _BUDGET = 32
-_FEW_ASKED = 8  # tokens to ask about before a whole row is made to see whether any may follow
+_FEW_ASKED = 8  # tokens to ask about before a whole row is cut to see whether any may follow
 _Place = TypeVar("_Place")
 
 
@@ -119,11 +119,18 @@ class JudgedMatcher(Generic[_Place]):
             row = self._row.copy()
             self._inner.fill(row)
             if self._watch.writes_number(reached):
-                self._watch.cut(row, reached)
-                return not is_empty(row)
+                return self._any_allowed(row, reached)
             return _count(row) > _MAX_FOLLOWED or any(self._goes_on(reached, each, budget) for each in self._text(row))
         finally:
             self._inner.rollback(1)
+
+    def _any_allowed(self, row: MaskRow, place: _Place) -> bool:
+        """Whether the judge lets one of the row's tokens pass: a few are asked about before all are."""
+        few = iterate_allowed(row)[:_FEW_ASKED].tolist()
+        if any(self._watch.read(place, self._vocabulary.tokens[token]) is not None for token in few):
+            return True
+        self._watch.cut(row, place)
+        return not is_empty(row)
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted."""
