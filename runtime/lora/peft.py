@@ -128,7 +128,8 @@ def _read_config(told: bytes, where: str, max_rank: int) -> tuple[int, float]:
         or not isinstance(rooted, bool)
     ):
         raise ModelError(
-            f"{where}: lora_alpha must be a number of at most {_MOST_ALPHA:g} and use_rslora a truth value, got {alpha!r:.40} and {rooted!r:.40}."
+            f"{where}: lora_alpha must be a number of at most {_MOST_ALPHA:g} and use_rslora a truth value, "
+            f"got {alpha!r:.40} and {rooted!r:.40}."
         )
     return rank, float(alpha / (math.sqrt(rank) if rooted else rank))
 
