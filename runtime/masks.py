@@ -1,7 +1,7 @@
 """Fills the token masks of a step on a few threads, while the forward pass runs.
 
-The engine starts it before it hands a plan to the runner; the runner waits for the masks before it samples. Behind a draft, the
-matcher walks along the guesses, through a tree of them down and back, and returns.
+The engine starts it before the runner computes a plan, or right after where that is done elsewhere; the runner waits for the
+masks before it samples. Behind a draft, the matcher walks along the guesses, through a tree of them down and back, and returns.
 """
 
 import time
