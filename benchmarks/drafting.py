@@ -109,7 +109,8 @@ def measure(name: str, case: Case, options: argparse.Namespace, report: Report) 
     drafters, branches = tuple(options.drafters or case.drafters), options.draft_branches or case.branches
     with tempfile.TemporaryDirectory() as folder:
         names = {"model": options.model} if case.layers is None else _pair(Path(folder), *case.layers)
-        small = {"draft_model": names.pop("draft_model")} if "model" in drafters and "draft_model" in names else {}
+        guesser = names.pop("draft_model", None)
+        small = {"draft_model": guesser} if guesser and "model" in drafters else {}
         plain = _load(options, names, ())
         drafted = _load(options, names | small, drafters, plain.loaded.model, branches)
         sides = [plain, drafted]

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from branchpoint.constrained.spec import JsonSchema
+from branchpoint.constrained.spec import JsonSchema, Regex
 from branchpoint.runtime.messages import Call
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.tokenizer import Tokenizer
@@ -147,6 +147,16 @@ def _tickets(tokenizer: Tokenizer) -> Rounds:
     return rounds
 
 
+def _tosses(tokenizer: Tokenizer) -> Rounds:
+    """Choices of three, one after another, by a random model: nothing foretells them."""
+    rounds = []
+    for number in range(12):
+        sampling = SamplingParams(max_tokens=64, temperature=1.5, seed=number)
+        prompt = tuple(tokenizer.encode(f"Toss {number}."))
+        rounds.append([Call(f"toss{number}", prompt, sampling, Regex("(ab|cd|ef)(gh|ij|kl){19}"))])
+    return rounds
+
+
 def _edits(tokenizer: Tokenizer) -> Rounds:
     """Texts of a few sentences to be written again with one thing changed."""
     rng, rounds = random.Random(3), []
@@ -191,6 +201,7 @@ CASES = {
     "edit": Case(("suffix",), _edits, 2.0),
     "parted": Case(("radix",), _parted, 1.0, warm=32, branches=3),
     "tickets": Case(("grammar",), _tickets, 1.0, warm=4, branches=3),
+    "tosses": Case(("grammar",), _tosses, 1.0, warm=2, layers=(2, 1), branches=3),
     "pair": Case(("model",), _ramblings, 1.0, warm=2, layers=(12, 1)),
     "chat16": Case(("grammar", "radix", "suffix"), _chats, 0.97, warm=1, by_time=True),
 }

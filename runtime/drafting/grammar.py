@@ -59,7 +59,7 @@ class GrammarDrafter:
         forks: list[tuple[int, list[int]]] = []
         try:
             grade = self._extend(sequence, matcher, tokens, forks, count)
-            others = _others(matcher, len(tokens), forks, count)
+            others = self._others(matcher, len(tokens), forks, count)
         except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
             renew_matcher(sequence)
             return None
@@ -104,22 +104,33 @@ class GrammarDrafter:
             guesses += others[: self._branches - len(guesses)]
         return guesses, FORKED if few else OPEN
 
+    def _others(
+        self, matcher: Matcher, at: int, forks: list[tuple[int, list[int]]], count: int
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """The other tokens of all `forks`, by their place, each with what has no rival behind it. `matcher` stands behind `at`
+        guesses, and is brought back to where they begin.
+        """
+        found = []
+        for place, tokens in reversed(forks):
+            matcher.rollback(at - place)
+            at = place
+            for token in tokens:
+                way, following = list[int](), [token]
+                while following and (taken := matcher.advance(following)):
+                    way += following[:taken]
+                    goes_on = len(way) < count - place and taken == len(following) and not matcher.finished
+                    following = (matcher.forced() or self._only(matcher)) if goes_on else []
+                matcher.rollback(len(way))
+                found.append((place, tuple(way[: count - place])))
+        matcher.rollback(at)
+        return found
 
-def _others(matcher: Matcher, at: int, forks: list[tuple[int, list[int]]], count: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The other tokens of all `forks`, each with what is forced behind it, by their place. `matcher` stands behind `at` guesses,
-    and is brought back to where they begin.
-    """
-    found = []
-    for place, tokens in reversed(forks):
-        matcher.rollback(at - place)
-        at = place
-        for token in tokens:
-            if matcher.advance((token,)):
-                way = (token, *matcher.forced())[: count - place]
-                matcher.rollback(1)
-                found.append((place, way))
-    matcher.rollback(at)
-    return found
+    def _only(self, matcher: Matcher) -> list[int]:
+        """The one token that may come next; none where several may."""
+        row = allocate(1, self._size)[0]
+        matcher.fill(row)
+        allowed = iterate_allowed(row)
+        return [int(allowed[0])] if len(allowed) == 1 else []
 
 
 def _holds(allowed: npt.NDArray[np.int64], token: int) -> bool:
