@@ -78,18 +78,19 @@ class JudgedMatcher(Generic[_Place]):
         if token in self._eos:
             return self.can_end
         with self._allowance:
-            if self._reached(token) is None:
+            reached, place = self._reached(token), self._places[-1]
+            if reached is None:
                 return False
-            place = self._places[-1]
-            return not self._watch.may_strand(place) or self._goes_on(place, token, [_BUDGET])
+            sure = not self._watch.may_strand(place) and not self._watch.writes_zero(reached)
+            return sure or self._goes_on(place, token, [_BUDGET])
 
     def narrow(self, row: MaskRow) -> None:
         """Take out of a row what the judge refuses. Raises MatcherError where nothing is left."""
         place = self._places[-1]
         with self._allowance:
             self._watch.cut(row, place)
-            if self._watch.may_strand(place) and _count(row) <= _MAX_PROBED and (dead := self._dead_ends(row, place)):
-                forbid(row, dead)
+            if (self._watch.may_strand(place) or self._watch.may_count(place)) and _count(row) <= _MAX_PROBED:
+                forbid(row, self._dead_ends(row, place))
         if is_empty(row):
             raise MatcherError(
                 f"The grammar can't be followed any further after {len(self._places) - 1} tokens: "
@@ -97,9 +98,15 @@ class JudgedMatcher(Generic[_Place]):
             )
 
     def _dead_ends(self, row: MaskRow, place: _Place) -> list[int]:
-        """Of few tokens that complete something, those after which nothing could follow."""
-        budget = [_BUDGET]
-        return [token for token in self._text(row) if not self._goes_on(place, token, budget)]
+        """Of few tokens that complete something, or write a zero, those after which nothing could follow."""
+        budget, strands = [_BUDGET], self._watch.may_strand(place)
+        return [
+            token for token in self._text(row) if (strands or self._is_zero(token)) and not self._goes_on(place, token, budget)
+        ]
+
+    def _is_zero(self, token: int) -> bool:
+        reached = self._reached(token)
+        return reached is not None and self._watch.writes_zero(reached)
 
     def _text(self, row: MaskRow) -> list[int]:
         tokens = self._vocabulary.tokens

@@ -102,10 +102,20 @@ class TagWatch:
         watch = self._judging(place)
         return watch is not None and place.state is not None and watch.may_strand(place.state)
 
+    def may_count(self, place: Place) -> bool:
+        """Whether a number may stand here that is judged as a whole."""
+        watch = self._judging(place)
+        return watch is not None and place.state is not None and watch.may_count(place.state)
+
     def writes_number(self, place: Place) -> bool:
-        """Whether a number is being written that is judged as a whole: the grammar may let no digit follow."""
+        """Whether such a number is being written: the grammar may let no digit follow."""
         watch = self._judging(place)
         return watch is not None and place.state is not None and watch.writes_number(place.state)
+
+    def writes_zero(self, place: Place) -> bool:
+        """Whether it is a zero so far, which no digit follows."""
+        watch = self._judging(place)
+        return watch is not None and place.state is not None and watch.writes_zero(place.state)
 
     def _judging(self, place: Place) -> ValueWatch | None:
         """Who judges the value that has begun, or may begin."""

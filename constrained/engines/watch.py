@@ -18,6 +18,7 @@ from branchpoint.constrained.work import Work
 
 __all__ = ["ValueWatch", "Watch"]
 
+_ZEROS = (b"0", b"-0")
 _Place = TypeVar("_Place")
 
 
@@ -43,8 +44,14 @@ class Watch(Protocol[_Place]):
     def may_strand(self, place: _Place) -> bool:
         """Whether a token that is allowed here may lead to where all that follow are refused."""
 
+    def may_count(self, place: _Place) -> bool:
+        """Whether a number may stand here that is judged as a whole."""
+
     def writes_number(self, place: _Place) -> bool:
-        """Whether a number is being written that is judged as a whole: the grammar may let no digit follow."""
+        """Whether such a number is being written: the grammar may let no digit follow."""
+
+    def writes_zero(self, place: _Place) -> bool:
+        """Whether it is a zero so far, which no digit follows."""
 
 
 class ValueWatch:
@@ -83,14 +90,20 @@ class ValueWatch:
     def may_strand(self, place: State) -> bool:
         """Whether a token that is allowed here may lead to where all that follow are refused."""
         frame = place.frame
-        if (place.at is At.VALUE or place.at is At.IN_SCALAR) and self._judge.is_loose(place.duties):
-            return True
         if frame is None or not frame.loose:
             return False
         if place.at is At.AFTER or place.at is At.KEY or place.at is At.IN_KEY:
             return True
         return any(self._judge.is_sensitive(frame, kind) for kind in ("string", "number", "boolean"))
 
+    def may_count(self, place: State) -> bool:
+        """Whether a number may stand here that is judged as a whole."""
+        return (place.at is At.VALUE or place.at is At.IN_SCALAR) and self._judge.is_loose(place.duties)
+
     def writes_number(self, place: State) -> bool:
-        """Whether a number is being written that is judged as a whole: the grammar may let no digit follow."""
-        return place.at is At.IN_SCALAR and place.is_watched
+        """Whether such a number is being written: the grammar may let no digit follow."""
+        return place.at is At.IN_SCALAR and place.is_watched and place.text[0] not in b"tfn"
+
+    def writes_zero(self, place: State) -> bool:
+        """Whether it is a zero so far, which no digit follows."""
+        return place.text in _ZEROS and self.writes_number(place)
