@@ -3,8 +3,8 @@
 Used by `process.py` on both sides. Each side binds what it reads and connects what it writes, so that sending never blocks.
 """
 
-import math
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -31,6 +31,7 @@ __all__ = [
 
 MODEL = "model"
 LINGER_MS = 2000
+NAP = 1e-4  # seconds
 T = TypeVar("T")
 
 
@@ -131,9 +132,11 @@ class ProcessInbox:
         self._receiver = Receiver(context, address.commands, msgspec.msgpack.Decoder(list[Command]))
 
     def take(self, *, wait: float | None) -> list[Command]:
-        """See `loop.Inbox`."""
-        if wait:
-            self._receiver.socket.poll(math.ceil(wait * 1e3))
+        """See `loop.Inbox`. zmq waits in whole milliseconds: less than one is slept, a little at a time."""
+        if wait and wait >= 1e-3:
+            self._receiver.socket.poll(int(wait * 1e3))
+        elif wait:
+            time.sleep(min(wait, NAP))
         return self._receiver.receive(wait=wait is None)
 
     def close(self) -> None:

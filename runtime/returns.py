@@ -76,7 +76,7 @@ class Returns:
         for call in calls:
             program, hints = self._programs[_name(call)], call.hints
             last_of_all = hints.path and not (program.open or program.due)  # of the branches: whoever forked them goes on
-            if last_of_all or (hints.returns and not hints.return_seconds):
+            if (last_of_all or hints.returns) and not hints.return_seconds:
                 self._expect(program, 1)
         for name in {_name(call) for call in calls}:
             self._forget(name)

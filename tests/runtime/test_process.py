@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from branchpoint.constrained.spec import Choice
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError, RuntimeFailure, UnknownModel
+from branchpoint.runtime.ipc import Address, ProcessInbox
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, ScoreCall, Scored
 from branchpoint.runtime.process import EngineProcess, EngineThread
 from branchpoint.runtime.sampling import SamplingParams
@@ -170,6 +172,18 @@ def test_an_idle_host_costs_no_processor_time(host: Host) -> None:
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.1
+
+
+@pytest.mark.parametrize("wait", [5e-5, 9e-4, 2.7e-3])
+def test_a_process_waits_for_commands_no_longer_than_it_may(wait: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(zmq.Socket, "poll", lambda self, milliseconds: waited.append(milliseconds / 1e3))
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with zmq.Context[zmq.Socket[bytes]]() as context:
+        inbox = ProcessInbox(context, Address(str(tmp_path)))
+        assert inbox.take(wait=wait) == []
+        inbox.close()
+    assert 0 < sum(waited) <= wait
 
 
 @pytest.mark.parametrize("opened", [open_thread, open_process])

@@ -83,8 +83,9 @@ def test_behind_the_last_branch_its_program_goes_on_or_ends() -> None:
 
 def test_a_pause_that_was_announced_is_not_waited_for() -> None:
     told = Told()
-    told.sent(call("a", "p", returns=True, return_seconds=3.0), call("b", "p"))
-    told.ended("a")
+    away = {"path": (0, 0), "returns": True, "return_seconds": 3.0}
+    told.sent(*(call(program, program, **away) for program in "pq"), call("b", "p"))
+    told.ended("p", "q")  # q has nothing else open
     assert told.patience == 0
 
 
