@@ -4,7 +4,8 @@
     python -m benchmarks.gpu --dry                # tiny shapes on a CPU, kernels in Triton's interpreter: tries the script itself
     python -m benchmarks.gpu --models qwen06b --workloads W1,W3
 
-Stops with status 1 where a kernel is wrong. vLLM's figures were measured on one H200 with dummy weights, on 2026-11-29.
+Stops with status 1 where a kernel is wrong, ends with it where a workload broke. vLLM's figures were measured on one H200 with
+dummy weights, on 2026-11-29.
 """
 
 import argparse
@@ -14,8 +15,9 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +68,19 @@ class _Run:
     workloads: frozenset[str]
     dry: bool
     deadline: float
+    broken: list[str] = field(default_factory=list)
 
     def has_time(self, what: str) -> bool:
         if time.perf_counter() < self.deadline:
             return True
         self.report.skip(BENCH, what, "no time left")
         return False
+
+    def failed(self, what: str, error: Exception) -> None:
+        """A workload broke: the figures of others still count, the exit status says so."""
+        traceback.print_exception(error, file=sys.stderr)
+        self.report.skip(BENCH, what, f"{type(error).__name__}: {str(error)[:200]}")
+        self.broken.append(what)
 
     def add(self, case: str, unit: str, value: float, peer: str | None = None, peer_value: float | None = None) -> None:
         lower = unit in ("s", "ms", "µs")
@@ -159,7 +168,10 @@ def _measure(run: _Run, name: str, engine: "Engine", cacheless: "Engine", runner
     }
     for workload, measure in wanted.items():
         if workload in run.workloads and run.has_time(f"{name} {workload}"):
-            measure()
+            try:
+                measure()
+            except Exception as error:  # noqa: BLE001  # the boundary of one workload: the others' figures are worth having
+                run.failed(f"{name} {workload}", error)
     batch, steps = (4, 3) if run.dry else (64, 24)
     share = busy_share(lambda: work.decoding(engine, batch, steps), run.device)
     if share is not None:
@@ -174,7 +186,7 @@ def _prefixed(
     whole, prefill = work.prefixed(engine).seconds, work.prefixed(engine, only_prefill=True).seconds
     run.add(f"{name} W3 shared prefix", "s", whole, PEER, vllm)
     run.add(f"{name} W3, beside no radix cache", "s", whole, "no cache", work.prefixed(cacheless).seconds)
-    attention = runner._attention  # no option turns sharing off: it is never slower
+    attention = runner._attention  # the option that turns sharing off would need another pool
     if isinstance(attention, TiledAttention):
         attention.share = False
         plain, plain_prefill = work.prefixed(engine).seconds, work.prefixed(engine, only_prefill=True).seconds
@@ -218,7 +230,7 @@ def _timed_sizes(dry: bool) -> "Sizes":
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the options ask for; the exit status, 1 where a kernel is wrong."""
+    """Run what the options ask for; the exit status, 1 where a kernel is wrong or a workload broke."""
     parser = argparse.ArgumentParser(prog="benchmarks.gpu")
     parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU, kernels in Triton's interpreter")
     parser.add_argument("--parts", default="kernels,serve")
@@ -250,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if device.type == "cuda":
                 torch.cuda.empty_cache()  # the next one's pool is sized from what is free
     report.close()
-    return 0
+    return 1 if run.broken else 0
 
 
 if __name__ == "__main__":

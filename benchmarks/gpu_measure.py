@@ -24,13 +24,16 @@ def seconds_of(run: Callable[[], object], device: torch.device) -> float:
         run()
         return time.perf_counter() - started
     run()
+    batch = torch.cuda.CUDAGraph()  # launched by hand, small kernels would wait for the host, and that would be measured
+    with torch.cuda.graph(batch):
+        for _ in range(REPEATS):
+            run()
     taken = []
     for _ in range(BATCHES):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize(device)
         begin.record()
-        for _ in range(REPEATS):
-            run()
+        batch.replay()
         end.record()
         end.synchronize()
         taken.append(begin.elapsed_time(end) / 1e3 / REPEATS)
@@ -50,9 +53,14 @@ def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
 
 
 def busy_share(run: Callable[[], object], device: torch.device) -> float | None:
-    """The share of `run`'s time in which the device computed; None on a CPU. Takes a profile, so `run` should be short."""
+    """The share of `run`'s time in which the device computed; None on a CPU. Takes a profile, so `run` should be short.
+
+    It has run twice before, so that no graph is captured meanwhile.
+    """
     if device.type != "cuda":
         return None
+    run()
+    run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         started = time.perf_counter()
         run()

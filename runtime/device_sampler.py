@@ -33,6 +33,8 @@ from branchpoint.runtime.sampler import (
     signed,
     with_suppressed,
 )
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.transfer import Fetch, send
 
 __all__ = ["DeviceSampler"]
@@ -45,14 +47,26 @@ class DeviceSampler(Sampler):
         """See `Sampler.sample`."""
         return self.begin(logits, rows, mask).collect()
 
+    def warm_up(self, vocabulary: int, device: torch.device) -> None:
+        """See `Sampler.warm_up`."""
+        logits = torch.zeros(1, vocabulary, device=device)
+        for sampling in (
+            SamplingParams(temperature=0.0),
+            SamplingParams(),
+            SamplingParams(top_p=0.5, logprobs=1, presence_penalty=1.0),
+        ):
+            self.sample(logits, [WantedRow(Sequence("", 0, [0, 0], 1, sampling, 0), 1, sample=True)], None)
+
     def begin(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> Drawn:
         """See `Sampler.begin`. The logits are left as they came."""
         asking = [index for index, row in enumerate(rows) if row.reported]
         top_count = max((rows[index].top_count for index in asking), default=0)
         totals, values, ids = top_logits(logits, top_count) if asking else (logits[:0, 0], logits[:0], logits[:0].long())
-        mask_rows, packed = self._packed(rows, mask, logits.shape[1])
+        suppressed = self._suppressed(rows, logits.shape[1])
+        mask_rows, packed = _packed(suppressed, mask, logits.shape[1])
         options, held = _options(rows, mask_rows, packed, logits.device)
-        tokens, bests = draw_rows(self._adjusted(logits, rows), options, held)
+        hidden = [() if masked >= 0 else each or () for masked, each in zip(mask_rows, suppressed, strict=True)]
+        tokens, bests = draw_rows(_adjusted(logits, rows, hidden), options, held)
         wanted = [tokens, bests, totals, values, ids]
         if asking:
             known = send([np.array([row.known or 0 for row in rows], np.int64)], logits.device)[0]
@@ -91,34 +105,43 @@ class DeviceSampler(Sampler):
             return replace(result, token=token, replaced=True)
         return replace(result, token=token, replaced=True, logprob=result.logprob + float(logits[token] - logits[before]))
 
-    def _packed(self, rows: Many[WantedRow], mask: TokenMask | None, size: int) -> tuple[list[int], list[TokenMask]]:
-        """Which row of the masks applies to each row, -1 for none, and the masks that hide anything, suppressed tokens too."""
-        places, packed = [-1] * len(rows), list[TokenMask]()
-        hides = np.zeros(len(rows), bool) if mask is None else (mask != -1).any(axis=1)
-        for index, row in enumerate(rows):
-            if not row.sample:
-                continue
-            suppressed = [token for token in suppressed_tokens(row.sequence.sampling, num_output(row), self._eos) if token < size]
-            if not hides[index] and not suppressed:
-                continue
-            words = np.full(-(-size // 32), -1, np.int32) if mask is None else mask[index]
-            places[index] = len(packed)
-            packed.append(with_suppressed(words, suppressed, size) if suppressed else words)
-        return places, packed
+    def _suppressed(self, rows: Many[WantedRow], size: int) -> list[list[int] | None]:
+        """The tokens that each row must not draw since its sequence would end too early; None for rows that draw nothing."""
+        return [
+            [token for token in suppressed_tokens(row.sequence.sampling, num_output(row), self._eos) if token < size]
+            if row.sample
+            else None
+            for row in rows
+        ]
 
-    def _adjusted(self, logits: Tensor, rows: Many[WantedRow]) -> Tensor:
-        """The logits with bias and penalties of their rows: a copy, if there are any."""
-        changed = [(index, row) for index, row in enumerate(rows) if row.sample and changes_logits(row.sequence.sampling)]
-        if not changed:
-            return logits
-        parts = []
-        for index, row in changed:
-            history, prompt = row.history, row.sequence.num_prompt
-            places, *changes = gather_changes(row.sequence.sampling, history[:prompt], history[prompt:])
+
+def _packed(suppressed: Many[list[int] | None], mask: TokenMask | None, size: int) -> tuple[list[int], list[TokenMask]]:
+    """Which row of the masks applies to each row, -1 for none, and the masks that hide anything, without suppressed tokens."""
+    places, packed = [-1] * len(suppressed), list[TokenMask]()
+    if mask is None:
+        return places, packed
+    hides = (mask != -1).any(axis=1)
+    for index, hidden in enumerate(suppressed):
+        if hidden is not None and hides[index]:
+            places[index] = len(packed)
+            packed.append(with_suppressed(mask[index], hidden, size) if hidden else mask[index])
+    return places, packed
+
+
+def _adjusted(logits: Tensor, rows: Many[WantedRow], suppressed: Many[Many[int]]) -> Tensor:
+    """The logits with bias and penalties of their rows, and without suppressed tokens: a copy, if there are any."""
+    parts = []
+    for index, (row, hidden) in enumerate(zip(rows, suppressed, strict=True)):
+        sampling = row.sequence.sampling
+        if row.sample and (hidden or changes_logits(sampling)):
+            history, prompt = row.history if sampling.penalises else [], row.sequence.num_prompt
+            places, *changes = gather_changes(sampling, history[:prompt], history[prompt:], hidden)
             parts.append((places + index * logits.shape[1], *changes))
-        scores = logits.clone()
-        adjust_logits(scores, *send([np.concatenate(part) for part in zip(*parts, strict=True)], logits.device))
-        return scores
+    if not parts:
+        return logits
+    scores = logits.clone()
+    adjust_logits(scores, *send([np.concatenate(part) for part in zip(*parts, strict=True)], logits.device))
+    return scores
 
 
 def _options(

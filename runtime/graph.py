@@ -6,6 +6,7 @@ that nobody reads. A graph is captured when steps of its kind come again, so tha
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -24,6 +25,8 @@ LONGEST_SLOT = 17
 """Tokens of a slot in a graphed step: one that is certain and its guesses. Prefill chunks have too many shapes."""
 
 MOST_GRAPHS = 96
+FORGOTTEN = 1000
+"""Graphed steps after which a graph that none of them was makes room for another."""
 
 
 @runtime_checkable
@@ -51,6 +54,14 @@ def _power_below(size: int) -> int:
     return 1 << (size.bit_length() - 1)
 
 
+@dataclass(slots=True)
+class _Replay:
+    """A captured graph, and the number of the step that it ran last."""
+
+    run: Callable[[], Tensor]
+    last: int = 0
+
+
 class StepGraphs:
     """Runs small steps of `model` over `attention`, of at most `sizes[-1]` tokens; `capture` is `capture_on_cuda` on a GPU."""
 
@@ -62,12 +73,14 @@ class StepGraphs:
         self._sizes = sizes
         self._capture = capture
         self._inputs = {size: torch.zeros(3, size, dtype=torch.int64, device=device) for size in sizes}
-        self._replays: dict[tuple[int, ...], Callable[[], Tensor] | None] = {}  # None: such a step has come once
+        self._seen: set[tuple[int, ...]] = set()
+        self._replays: dict[tuple[int, ...], _Replay] = {}  # by kind, those used longest ago first
+        self._steps = 0
 
     @property
     def num_graphs(self) -> int:
         """How many graphs have been captured."""
-        return sum(replay is not None for replay in self._replays.values())
+        return len(self._replays)
 
     def size_for(self, plan: StepPlan) -> int | None:
         """To how many tokens the step is padded; None where it is too large, or of another kind, to be captured."""
@@ -86,15 +99,21 @@ class StepGraphs:
             return self._model.forward(inputs[0], inputs[1], self._attention)
 
         kind = (size, *self._attention.plan_key)
-        if kind not in self._replays:
-            self._replays[kind] = None
+        self._steps += 1
+        if kind not in self._seen:
+            self._seen.add(kind)
             return compute()  # compiles and loads what a graph may only launch
-        replay = self._replays[kind]
+        replay = self._replays.pop(kind, None)
         if replay is None:
-            if self.num_graphs >= MOST_GRAPHS:
+            oldest = next(iter(self._replays.items())) if len(self._replays) >= MOST_GRAPHS else None
+            if oldest is not None and self._steps - oldest[1].last < FORGOTTEN:
                 return compute()
-            replay = self._replays[kind] = self._capture(compute)
-        return replay()
+            replay = _Replay(self._capture(compute))
+            if oldest is not None:
+                del self._replays[oldest[0]]  # it runs no more: capturing has waited for the device
+        self._replays[kind] = replay
+        replay.last = self._steps
+        return replay.run()
 
 
 def capture_on_cuda(device: torch.device) -> Capture:

@@ -22,20 +22,22 @@ def changes_logits(params: SamplingParams) -> bool:
 
 
 def gather_changes(
-    params: SamplingParams, prompt: Many[int], output: Many[int]
+    params: SamplingParams, prompt: Many[int], output: Many[int], suppressed: Many[int] = ()
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """The tokens whose logits change, and by what: as `kernels.reference.adjust_logits` takes them for one row.
 
-    `output` are the tokens generated before this row. Repetition (over prompt and output) divides positive and multiplies
-    negative logits, as in CTRL (Keskar et al. 2019); frequency and presence (over output) are subtracted, as in OpenAI's API.
+    `output` are the tokens generated before this row; `suppressed` ones can't be drawn. Repetition (over prompt and output)
+    divides positive and multiplies negative logits, as in CTRL (Keskar et al. 2019); frequency and presence (over output) are
+    subtracted, as in OpenAI's API.
     """
-    biased = np.array([token for token, _ in params.logit_bias], np.int64)
+    biased = np.array([*(token for token, _ in params.logit_bias), *suppressed], np.int64)
     seen = [*prompt, *output] if params.repetition_penalty != 1.0 else []
     counted = output if params.presence_penalty or params.frequency_penalty else []
     places = np.unique(np.concatenate((biased, np.asarray(seen, np.int64), np.asarray(counted, np.int64))))
     bias, amount = (np.zeros(len(places), np.float32) for _ in range(2))
     factor = np.ones(len(places), np.float32)
-    np.add.at(bias, np.searchsorted(places, biased), np.array([value for _, value in params.logit_bias], np.float32))
+    values = [*(value for _, value in params.logit_bias), *[-np.inf] * len(suppressed)]
+    np.add.at(bias, np.searchsorted(places, biased), np.array(values, np.float32))
     factor[np.searchsorted(places, np.asarray(seen, np.int64))] = params.repetition_penalty
     ids, counts = np.unique(np.asarray(counted, np.int64), return_counts=True)
     amount[np.searchsorted(places, ids)] = counts * params.frequency_penalty + params.presence_penalty

@@ -64,6 +64,7 @@ class TorchRunner:
     def capture_steps(self, most_tokens: int, most_sequences: int) -> None:
         """On CUDA: run small steps as graphs from now on, of which those that decode short contexts are captured at once."""
         assert isinstance(self._attention, GraphedAttention), "every backend for CUDA can be captured"
+        self._sampler.warm_up(self._model.config.vocabulary_size, self._device)
         sizes = padded_sizes(most_tokens)
         self.graphs = StepGraphs(self._model, self._attention, sizes, self._device, capture_on_cuda(self._device))
         for size in reversed(sizes):

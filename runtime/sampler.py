@@ -78,6 +78,9 @@ class Sampler:
             results.append(row_result(token, row, reports.get(index), chosen))
         return results
 
+    def warm_up(self, vocabulary: int, device: torch.device) -> None:
+        """Have compiled what drawing may need: an engine that serves waits for no compiler. This form needs nothing."""
+
     def begin(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> Drawn:
         """Start to `sample`. This form has done it when it returns."""
         results = self.sample(logits, rows, mask)

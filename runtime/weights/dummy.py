@@ -19,7 +19,7 @@ from branchpoint.runtime.weights.safetensors import read_folder_config
 __all__ = ["DummyCheckpoint", "dummy_config"]
 
 
-MOST_DRAWN = 2**24
+MOST_DRAWN = 2**22
 """Numbers that are drawn for a tensor; larger ones repeat them, since drawing billions would take minutes."""
 
 

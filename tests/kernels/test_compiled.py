@@ -8,12 +8,12 @@ import torch
 
 pytest.importorskip("triton")
 
-from branchpoint.kernels import merge, paged
+from branchpoint.kernels import paged
 from branchpoint.kernels.laying import plan_tiles
 from branchpoint.kernels.layout import SlotTable
 from branchpoint.kernels.scratch import Scratch
-from branchpoint.kernels.tiles import TileShape
-from tests.kernels.compiled import Compiled, Specialisation, compile_kernels, needs_compiler, record
+from branchpoint.kernels.tiles import TilePlan, TileShape
+from tests.kernels.compiled import Compiled, compile_launches, needs_compiler
 
 CPU = torch.device("cpu")
 LLAMA = TileShape(32, 8, 128, torch.bfloat16, torch.bfloat16, 16)
@@ -32,59 +32,63 @@ SHAPES = {
 }
 
 
-def _launches(
-    monkeypatch: pytest.MonkeyPatch, shape: TileShape, trees: Sequence[Sequence[int]] = ()
-) -> tuple[list[Specialisation], list[Specialisation]]:
-    """All forms of both kernels: narrow, middle and wide tiles, and the merge; with `trees` of the three slots."""
-    tiles, merges = record(monkeypatch, paged, "_tile_kernel"), record(monkeypatch, merge, "_merge_kernel")
+def launch_attention(name: str, *trees: Sequence[int]) -> None:
+    """Both kernels in all forms: narrow, middle and wide tiles, and the merge; with `trees` of the three slots."""
+    shape = SHAPES[name]
     group = shape.heads // shape.kv_heads
     counts = [1, max(1, 24 // group), 200]
     lengths = [4000, 100, 200]
     pages = [[0] * -(-length // shape.page_size) for length in lengths]
     starts = [length - count for length, count in zip(lengths, counts, strict=True)]
-    table = SlotTable(pages, starts, counts, shape.page_size, trees)
-    plan = plan_tiles(table, shape, CPU)
+    plan = plan_tiles(SlotTable(pages, starts, counts, shape.page_size, trees), shape, CPU)
+    _attend(shape, sum(counts), plan)
+
+
+def launch_decode() -> None:
+    """The forms of short drafts in long contexts alone."""
+    _attend(LLAMA, 1, plan_tiles(SlotTable([[0] * 250], [3999], [1], 16), LLAMA, CPU))
+
+
+def _attend(shape: TileShape, rows: int, plan: TilePlan) -> None:
     cache = torch.zeros(shape.page_size, 2 * shape.kv_heads, shape.head_dim, dtype=shape.kv_dtype)
     scales = torch.ones(2 * shape.kv_heads) if shape.kv_dtype != shape.dtype else None
-    q = torch.zeros(sum(counts), shape.heads, shape.head_dim, dtype=shape.dtype)
+    q = torch.zeros(rows, shape.heads, shape.head_dim, dtype=shape.dtype)
     paged.paged_attention(q, cache, plan, 0.1, Scratch(shape.dtype, CPU), scales)
-    return tiles, merges
 
 
-def _check(tiles: list[Compiled], shape: TileShape) -> None:
-    for found, tiling in zip(tiles, shape.sizes, strict=True):
-        assert found.spilling == 0, f"{tiling}: its loop moves registers to memory"
-        assert found.shared <= shape.shared_memory
-        assert found.instructions["LDGSTS"] > 0, f"{tiling}: keys aren't loaded ahead of their use"
+def _check(found: Sequence[Compiled], shape: TileShape) -> None:
+    *tiles, merge = found
+    assert merge.stack == 0
+    for each, tiling in zip(tiles, shape.sizes[: len(tiles)], strict=True):
+        assert each.constants["BLOCK_M"] == tiling.rows
+        assert each.spilling == 0, f"{tiling}: its loop moves registers to memory"
+        assert each.shared <= shape.shared_memory
+        assert each.count("LDGSTS") > 0, f"{tiling}: keys aren't loaded ahead of their use"
         products = "FFMA" if shape.dtype == torch.float32 else "HMMA" if tiling.rows < 64 else "HGMMA"
-        assert found.instructions[products] > 0, f"{tiling}: products aren't taken by {products}"
+        assert each.count(products) > 0, f"{tiling}: products aren't taken by {products}"
     narrow = tiles[0]
     assert narrow.shared * 2 <= shape.shared_memory, "one program's loads don't fill a multiprocessor's bandwidth: two must fit"
-    assert narrow.registers * 32 * shape.sizes[0].warps * 2 <= 65536
+    assert narrow.registers * 32 * narrow.warps * 2 <= 65536
 
 
 @needs_compiler
-def test_decoding_compiles_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles, merges = _launches(monkeypatch, LLAMA)
-    narrow, merged = compile_kernels([tiles[0], merges[0]])
-    assert narrow.stack == merged.stack == 0
-    assert narrow.instructions["HMMA"] and narrow.instructions["LDGSTS"]
+def test_decoding_compiles_for_hopper() -> None:
+    found = compile_launches(f"{__name__}:launch_decode")
+    assert found[0].stack == 0
+    _check(found, LLAMA)
 
 
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["16 bit", "8-bit cache", "32 bit"])
-def test_forms_for_trees_compile_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles, _ = _launches(monkeypatch, SHAPES[name], ((), (0, 1, 0), (0, 0)))
-    assert all(each.constants["TREES"] for each in tiles)
-    _check(compile_kernels(tiles), SHAPES[name])
+def test_forms_for_trees_compile_too(name: str) -> None:
+    found = compile_launches(f"{__name__}:launch_attention", name, (), (0, 1, 0), (0, 0))
+    assert all(each.constants["TREES"] for each in found[:-1])
+    _check(found, SHAPES[name])
 
 
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_form_compiles_for_hopper_without_spills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles, merges = _launches(monkeypatch, SHAPES[name])
-    *found, merged = compile_kernels([*tiles, *merges])
-    _check(found, SHAPES[name])
-    assert merged.stack == 0
+def test_every_form_compiles_for_hopper_without_spills(name: str) -> None:
+    _check(compile_launches(f"{__name__}:launch_attention", name), SHAPES[name])

@@ -1,62 +1,112 @@
-"""The small kernels compile for Hopper in the shapes that matter, and none spills registers."""
+"""The small kernels compile for Hopper as their launchers launch them, and none spills registers.
+
+A kernel is compiled anew for each combination of types, constants and alignments that it is launched with. While an engine serves
+everybody waits for that: what it needs is compiled when it starts.
+"""
 
 import pytest
+import torch
 
-from tests.kernels.compiled import Specialisation, compile_kernels, needs_compiler
+pytest.importorskip("triton")
 
-pytestmark = [needs_compiler, pytest.mark.slow]
+from branchpoint.kernels import activation, norm, rotary
+from branchpoint.kernels.layout import SlotTable
+from branchpoint.runtime.batch import Batch
+from branchpoint.runtime.device_sampler import DeviceSampler
+from branchpoint.runtime.logprobs import WantedRow
+from branchpoint.runtime.models.base import Rotation
+from branchpoint.runtime.models.config import ModelConfig
+from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.tiled_attention import TiledAttention
+from tests.kernels.compiled import compile_launches, needs_compiler
 
-ROWS = dict.fromkeys(("temperature_ptr", "least_ptr", "edge_ptr", "best_ptr", "score_ptr", "chosen_best_ptr"), "*fp32")
-ROWS |= dict.fromkeys(("mask_ptr", "mask_row_ptr", "top_k_ptr", "last_ptr", "token_ptr", "best_token_ptr"), "*i32")
-ROWS |= {"logits_ptr": "*fp32", "top_p_ptr": "*fp64", "seed_ptr": "*i64", "position_ptr": "*i64", "chosen_ptr": "*i64"}
-ROWS |= dict.fromkeys(("vocabulary", "words", "segments"), "i32")
-TOPS = dict.fromkeys(("most_ptr", "sum_ptr", "value_ptr", "total_ptr", "top_value_ptr"), "*fp32") | {"top_token_ptr": "*i64"}
-LAYER = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "out_ptr", "total_ptr", "gate_up_ptr", "norm_ptr"), "*bf16")
-LAYER |= dict.fromkeys(("qkv_ptr", "cos_ptr", "sin_ptr", "q_ptr", "cache_ptr"), "*bf16") | {
-    "places_ptr": "*i64",
-    "scales_ptr": "*fp32",
-}
-LAYER |= {"width": "i32", "eps": "fp32", "num_heads": "i32", "num_kv_heads": "i32"}
-ADJUST = dict.fromkeys(("bias_ptr", "factor_ptr", "amount_ptr"), "*fp32") | {"places_ptr": "*i64", "count": "i32"}
+pytestmark = needs_compiler
 
-
-def _form(module: str, kernel: str, types: dict[str, str], warps: int, arguments: str, **constants: object) -> Specialisation:
-    signature = {name: types[name] for name in arguments.split()}
-    aligned = [name for name, kind in signature.items() if kind.startswith("*") or name == "width"]
-    return Specialisation(f"branchpoint.kernels.{module}", kernel, signature, constants, aligned, {"num_warps": warps})
-
-
-NORM = "x_ptr residual_ptr weight_ptr out_ptr total_ptr width eps"
-ROTARY = "qkv_ptr cos_ptr sin_ptr norm_ptr places_ptr q_ptr cache_ptr scales_ptr num_heads num_kv_heads eps"
-DRAW = "logits_ptr mask_ptr mask_row_ptr temperature_ptr seed_ptr position_ptr edge_ptr last_ptr best_ptr score_ptr token_ptr"
-EDGE = "logits_ptr mask_ptr mask_row_ptr temperature_ptr top_k_ptr top_p_ptr least_ptr best_ptr edge_ptr last_ptr"
-PICK = "temperature_ptr best_ptr best_token_ptr score_ptr token_ptr chosen_ptr chosen_best_ptr segments"
-MERGE = "most_ptr sum_ptr value_ptr token_ptr total_ptr top_value_ptr top_token_ptr segments"
-FORMS = [
-    *(_form("norm", "_norm_kernel", LAYER, 8, NORM, ADD=add, BLOCK=4096) for add in (False, True)),
-    _form("activation", "_silu_mul_kernel", LAYER, 4, "gate_up_ptr out_ptr width", BLOCK=1024),
-    *(
-        _form("rotary", "_rope_write_kernel", LAYER, 4, ROTARY, NORM=normed, SCALES=False, HALF=half, HEADS=heads, BLOCK=block)
-        for normed, half, heads, block in [(True, 64, 16, 64), (False, 64, 16, 64), (False, 40, 16, 64), (True, 128, 8, 128)]
-    ),
-    _form(
-        "rotary", "_rope_write_kernel", LAYER | {"cache_ptr": "*fp8e4nv"}, 4, ROTARY,
-        NORM=False, SCALES=True, HALF=64, HEADS=16, BLOCK=64,
-    ),
-    _form("draw", "_best_kernel", ROWS, 4, "logits_ptr mask_ptr mask_row_ptr best_ptr token_ptr vocabulary words", BLOCK=4096),
-    _form("draw", "_draw_kernel", ROWS, 4, f"{DRAW} vocabulary words", FILTERS=True, SEGMENTS=32, BLOCK=4096),
-    _form("adjust", "_adjust_kernel", ROWS | ADJUST, 4, "logits_ptr places_ptr bias_ptr factor_ptr amount_ptr count", BLOCK=256),
-    _form("draw", "_pick_kernel", ROWS, 1, PICK, SEGMENTS=32),
-    _form("threshold", "_threshold_kernel", ROWS, 16, f"{EDGE} vocabulary words segments", SEGMENTS=32, BLOCK=4096),
-    _form(
-        "logprobs", "_segment_kernel", ROWS | TOPS, 8, "logits_ptr most_ptr sum_ptr value_ptr token_ptr vocabulary",
-        COUNT=20, BLOCK=4096,
-    ),
-    _form("logprobs", "_merge_kernel", ROWS | TOPS, 4, MERGE, COUNT=20, SEGMENTS=32, CANDIDATES=1024),
-]  # fmt: skip
+CPU = torch.device("cpu")
+VOCABULARIES = (151936, 128256, 49152)
+SHAPE = ModelConfig(
+    architecture="qwen3", hidden_size=1024, num_layers=1, num_heads=16, num_kv_heads=8, head_dim=128, intermediate_size=3072,
+    vocabulary_size=151936, context_length=4096, qk_norm=True,
+)  # fmt: skip
 
 
-def test_small_kernels_compile_and_do_not_spill() -> None:
-    for form, compiled in zip(FORMS, compile_kernels(FORMS), strict=True):
-        assert compiled.stack == 0, f"{form.kernel} {form.constants} spills {compiled.stack} bytes a thread"
-        assert compiled.registers * form.options["num_warps"] * 32 <= 65536
+def launch_layers() -> None:
+    """The operations of a layer, in all dtypes and for heads of all sizes that models have."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for width in (576, 1024, 4096):
+            x, weight = torch.zeros(3, width, dtype=dtype), torch.ones(width, dtype=dtype)
+            norm.rms_norm(x, weight, 1e-5)
+            norm.add_rms_norm(x, x, weight, 1e-5)
+            activation.silu_mul(x)
+        for dim in (64, 80, 96, 128, 256):
+            qkv, tables = torch.zeros(3, 12, dim, dtype=dtype), torch.zeros(3, 1, dim, dtype=dtype)
+            cache, places = torch.zeros(16, 4, dim, dtype=dtype), torch.arange(3)
+            rotary.rope_write(qkv, tables, tables, None, 1e-6, cache, places)
+            rotary.rope_write(qkv, tables, tables, torch.zeros(1, 10, dim, dtype=dtype), 1e-6, cache, places)
+            rotary.rope_write(qkv, tables, tables, None, 1e-6, cache.to(torch.float8_e4m3fn), places, torch.ones(4))
+
+
+def launch_warm_up(vocabulary: int) -> None:
+    """What an engine launches when it starts, of the sampler and of attention."""
+    DeviceSampler((2,)).warm_up(vocabulary, CPU)
+    attention = _attention()
+    attention.warm_up()
+    _layer(attention, [64], 16)
+
+
+def launch_service(vocabulary: int) -> None:
+    """The same, then what all kinds of requests and steps launch."""
+    launch_warm_up(vocabulary)
+    sampler = DeviceSampler((2,))
+    options = [{"temperature": 0.0}, {}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"repetition_penalty": 1.5}]
+    options += [{"logprobs": count} for count in (0, 1, 3, 20)]
+    for count in (1, 2, 3, 4, 16, 17):
+        for option in options:
+            sequences = [Sequence(str(at), 0, list(range(at + 3)), 1, SamplingParams(**option), at) for at in range(count)]  # type: ignore[arg-type]
+            rows = [WantedRow(each, each.num_tokens - 1, True) for each in sequences]
+            sampler.begin(torch.zeros(count, vocabulary), rows, None)
+    attention = _attention()
+    for lengths, count in [([64], 1), ([3000], 1), ([64, 3000], 2), ([200] * 9, 1), ([3000] * 8, 5), ([500], 70), ([9], 9)]:
+        _layer(attention, lengths, count)
+
+
+def _attention() -> TiledAttention:
+    return TiledAttention(SHAPE, 300, 16, torch.bfloat16, CPU, query_dtype=torch.bfloat16, max_sequences=9)
+
+
+def _layer(attention: TiledAttention, lengths: list[int], count: int) -> None:
+    """A layer of a step whose slots compute `count` tokens each."""
+    rows = count * len(lengths)
+    pages = [list(range(-(-length // 16))) for length in lengths]
+    table = SlotTable(pages, [length - count for length in lengths], [count] * len(lengths), 16)
+    attention.plan(Batch(torch.zeros(3, rows, dtype=torch.int64), None, table))
+    tables, qkv = torch.zeros(2, rows, 1, 128, dtype=torch.bfloat16), torch.zeros(rows, 32, 128, dtype=torch.bfloat16)
+    attention.forward(
+        0, qkv, Rotation(tables[0].clone(), tables[1].clone(), 1e-6, 8), torch.ones(1, 24, 128, dtype=torch.bfloat16)
+    )
+
+
+def launch_sampling() -> None:
+    """Draws, log-probabilities and changes of logits, for the vocabularies of some models."""
+    for vocabulary in VOCABULARIES:
+        DeviceSampler((2,)).warm_up(vocabulary, CPU)
+
+
+@pytest.mark.parametrize(
+    "vocabulary", [VOCABULARIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in VOCABULARIES[1:])]
+)
+def test_what_an_engine_serves_was_compiled_when_it_started(vocabulary: int) -> None:
+    warm, served = (
+        compile_launches(f"{__name__}:{name}", vocabulary, only_tell=True) for name in ("launch_warm_up", "launch_service")
+    )
+    assert [each.kernel for each in served[len(warm) :]] == []
+    assert {each.kernel for each in warm} >= {"_tile_kernel", "_threshold_kernel", "_adjust_kernel", "_segment_kernel"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["launch_layers", "launch_sampling"])
+def test_small_kernels_compile_and_do_not_spill(name: str) -> None:
+    for form in compile_launches(f"{__name__}:{name}"):
+        assert form.stack == 0, f"{form.kernel} {form.constants} spills {form.stack} bytes a thread"
+        assert form.registers * form.warps * 32 <= 65536

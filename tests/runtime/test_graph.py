@@ -11,7 +11,10 @@ import torch
 
 pytest.importorskip("triton")
 
+from branchpoint.kernels.layout import SlotTable
 from branchpoint.kernels.operations import triton_operations
+from branchpoint.runtime import graph
+from branchpoint.runtime.batch import Batch
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.graph import LONGEST_SLOT, StepGraphs, padded_sizes
 from branchpoint.runtime.logprobs import WantedRow
@@ -100,3 +103,38 @@ def test_only_small_steps_of_short_slots_are_taken() -> None:
     assert [size(1), size(1, 1, 1), size(5), size(1, 16), size(1, 1, 17)] == [1, 4, 8, 24, 24]
     assert size(LONGEST_SLOT + 1) is None
     assert size(*[1] * 25) is None
+
+
+def test_a_graph_that_no_step_was_for_long_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(graph, "FORGOTTEN", 6)
+
+    class Nothing:
+        plan_key = ()
+
+        def plan(self, batch: Batch) -> None:
+            """Nothing to prepare."""
+
+    class Sizes:
+        def forward(self, tokens: torch.Tensor, *rest: object) -> torch.Tensor:
+            return tokens
+
+    captured: list[int] = []
+
+    def capture(compute: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        captured.append(len(compute()))
+        return compute
+
+    graphs = StepGraphs(Sizes(), Nothing(), (1, 2, 4), CPU, capture)  # type: ignore[arg-type]  # only their shapes matter
+
+    def steps(*sizes: int) -> list[int]:
+        captured.clear()
+        for size in sizes:
+            out = graphs.run(Batch(torch.zeros(3, size, dtype=torch.int64), None, SlotTable([], [], [], 16)))
+            assert len(out) == size
+        return captured
+
+    assert steps(1, 1, 2, 2) == [1, 2]
+    assert steps(4, 4, 4, 1, 2) == [], "both are in use"
+    assert steps(1, 1, 1, 1, 4, 4) == [4], "the second was used longest ago"
+    assert steps(1, 4, 1, 2) == [] and graphs.num_graphs == 2

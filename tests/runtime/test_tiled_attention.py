@@ -1,5 +1,8 @@
 """The GPU's attention backend in Triton's interpreter: the same logits as the torch backend, little sent from step to step."""
 
+from collections.abc import Callable
+from types import ModuleType
+
 import pytest
 import torch
 
@@ -20,7 +23,6 @@ from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.tiled_attention import TiledAttention
 from branchpoint.runtime.weights.loader import LoadedModel, load_model
-from tests.kernels.compiled import record
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0)
@@ -99,13 +101,25 @@ def test_steps_of_one_shape_lie_at_the_same_addresses() -> None:
     assert attention.plan_key != first, "a long context is split: there is something to merge"
 
 
+def _told(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[dict[str, object]]:
+    """The list that from now on gets the constants of each launch of a kernel, in whose place nothing is computed."""
+    launches: list[dict[str, object]] = []
+
+    class Kernel:
+        def __getitem__(self, grid: object) -> Callable[..., None]:
+            return lambda *values, **constants: launches.append(constants)
+
+    monkeypatch.setattr(module, name, Kernel())
+    return launches
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
 def test_warming_up_launches_every_form(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles, merges = record(monkeypatch, paged, "_tile_kernel"), record(monkeypatch, merge, "_merge_kernel")
+    tiles, merges = _told(monkeypatch, paged, "_tile_kernel"), _told(monkeypatch, merge, "_merge_kernel")
     attention = _tiled(_load(), dtype)
     trees = dtype == torch.float32
     attention.warm_up(trees=trees)
-    forms = {(each.constants["BLOCK_M"], each.constants["TREES"]) for each in tiles}
+    forms = {(each["BLOCK_M"], each["TREES"]) for each in tiles}
     assert forms == {(tiling.rows, form) for tiling in attention._shape.sizes for form in (False, True)[: 1 + trees]}
     assert len(merges) == 1 + trees
 
