@@ -80,9 +80,11 @@ class GrammarScope:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         state, stretch = self._state, self._state.stretch
         assert stretch is not None, "only this scope closes what it opened"
-        if error is None:  # a call that writes nothing: the backend says whether the sentence is whole
-            state.stretch = replace(stretch, whole=True)
-            state += Gen(None, options=SamplingOptions(max_tokens=0, min_tokens=0, n=1, stop=(), close="cut"))
-            if self._name is not None:
-                state.bind(self._name, Sentence(self._name, stretch.base, *state.here(), self._output.parse))
-        state.stretch = None
+        try:
+            if error is None:  # a call that writes nothing: the backend says whether the sentence is whole
+                state.stretch = replace(stretch, whole=True)
+                state += Gen(None, options=SamplingOptions(max_tokens=0, min_tokens=0, n=1, stop=(), close="cut"))
+                if self._name is not None:
+                    state.bind(self._name, Sentence(self._name, stretch.base, *state.here(), self._output.parse))
+        finally:
+            state.stretch = None
