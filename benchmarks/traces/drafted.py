@@ -148,12 +148,12 @@ def _tickets(tokenizer: Tokenizer) -> Rounds:
 
 
 def _tosses(tokenizer: Tokenizer) -> Rounds:
-    """Choices of three, one after another, by a random model: nothing foretells them."""
-    rounds = []
-    for number in range(12):
+    """Choices of four, one after another, at a high temperature: little foretells them."""
+    rounds, sides = [], "(north|south|east|west)"
+    for number in range(8):
         sampling = SamplingParams(max_tokens=64, temperature=1.5, seed=number)
-        prompt = tuple(tokenizer.encode(f"Toss {number}."))
-        rounds.append([Call(f"toss{number}", prompt, sampling, Regex("(ab|cd|ef)(gh|ij|kl){19}"))])
+        asked = _chat(tokenizer, "Name sides of the compass at random.")
+        rounds.append([Call(f"toss{number}", asked, sampling, Regex(f"{sides}( {sides}){{15}}"))])
     return rounds
 
 
@@ -201,7 +201,7 @@ CASES = {
     "edit": Case(("suffix",), _edits, 2.0),
     "parted": Case(("radix",), _parted, 1.0, warm=32, branches=3),
     "tickets": Case(("grammar",), _tickets, 1.0, warm=4, branches=3),
-    "tosses": Case(("grammar",), _tosses, 1.0, warm=2, layers=(2, 1), branches=3),
+    "tosses": Case(("grammar",), _tosses, 1.0, warm=2, branches=4),
     "pair": Case(("model",), _ramblings, 1.0, warm=2, layers=(12, 1)),
     "chat16": Case(("grammar", "radix", "suffix"), _chats, 0.97, warm=1, by_time=True),
 }
