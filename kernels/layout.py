@@ -127,6 +127,7 @@ def plan_attention(table: SlotTable, dtype: torch.dtype, device: torch.device, *
 
 def _own_parts(slots: list[_Slot], dtype: torch.dtype) -> list[Part]:
     """The parts for what each slot has alone: small ones of like size padded together, the others one by one."""
+    slots = [part for slot in slots for part in _apart(slot)]
     groups = [[slot] for slot in slots if slot.count > SMALL_COUNT]
     small = [slot for slot in slots if slot.count <= SMALL_COUNT]
     for _, alike in groupby(sorted(small, key=_size), key=lambda slot: _size(slot)[0]):
@@ -142,6 +143,15 @@ def _own_parts(slots: list[_Slot], dtype: torch.dtype) -> list[Part]:
         in_order = sorted(group, key=lambda slot: slot.row)
         parts += _single(group[0], dtype) if len(group) == 1 else [_padded(in_order, dtype)]
     return parts
+
+
+def _apart(slot: _Slot) -> list[_Slot]:
+    """A long slot and its tree as two: only the guesses need a mask, which has a number for each row and key."""
+    certain = slot.count - len(slot.tree)
+    if slot.count <= SMALL_COUNT or not slot.tree or not certain:
+        return [slot]
+    guesses = replace(slot, row=slot.row + certain, start=slot.start + certain, count=len(slot.tree))
+    return [replace(slot, count=certain, tree=()), guesses]
 
 
 def _size(slot: _Slot) -> tuple[int, int]:

@@ -108,6 +108,12 @@ def test_guesses_of_a_tree_see_those_that_they_stand_behind(page_size: int) -> N
         _World(page_size, 6, 2, 16, total).check(pages, starts, counts, trees=trees)
 
 
+def test_guesses_behind_a_long_chunk_need_no_mask_for_all_of_it() -> None:
+    table = SlotTable([list(range(40))], [100], [500], 16, [(0, 1, 1, 0)])
+    parts = plan_attention(table, torch.float32, CPU).parts
+    assert [part.mask.shape for part in parts if part.mask is not None] == [(1, 1, 4, 600)]
+
+
 @pytest.mark.parametrize("count", [1, 4, 100])
 def test_single_slot_of_every_kind_is_exact(count: int) -> None:
     for start in (0, 31, 300):
