@@ -7,11 +7,11 @@ under the mask, which is always right.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from branchpoint.constrained.vocabulary import Vocabulary
 
-__all__ = ["ForcedCut", "canonical_tokens", "cut_forced"]
+__all__ = ["ForcedCut", "ForcedCuts", "canonical_tokens"]
 
 _WHOLE = 256  # bytes of output that are tokenised again in full
 _LONGEST = 2048  # bytes appended at once; the rest is forced next time
@@ -27,27 +27,33 @@ class ForcedCut:
     settled: tuple[int, ...] = ()
 
 
+class ForcedCuts:
+    """Cuts what a grammar forces; remembers the last `remembered`, since sequences under one grammar ask for the same again."""
+
+    def __init__(self, vocabulary: Vocabulary, remembered: int = 1024) -> None:
+        self._vocabulary = vocabulary
+        self._cut = lru_cache(remembered)(partial(_cut, vocabulary))
+
+    def cut(self, history: Sequence[int], forced: bytes) -> ForcedCut:
+        """How (a prefix of) `forced` is cut into tokens after the output `history`.
+
+        The end of the history is tokenised together with the forced bytes, and must come out as it is. A last token isn't
+        settled where it could still merge with what follows, and where more is forced than is looked at.
+        """
+        if not forced:
+            return ForcedCut()
+        text, more = forced[:_LONGEST], len(forced) > _LONGEST
+        cuts = (self._cut(tail, text) for tail in _tails(self._vocabulary, history, text))
+        cut = next((cut for cut in cuts if cut is not None), ForcedCut())
+        return ForcedCut(cut.settled, cut.settled) if more else cut
+
+
 def canonical_tokens(vocabulary: Vocabulary, history: Sequence[int], forced: bytes, *, ends: bool) -> list[int]:
     """Tokens for (a prefix of) `forced`, after the output `history`: those that are settled, all where the output `ends` then."""
-    cut = cut_forced(vocabulary, history, forced)
+    cut = ForcedCuts(vocabulary, 0).cut(history, forced)
     return list(cut.whole if ends else cut.settled)
 
 
-def cut_forced(vocabulary: Vocabulary, history: Sequence[int], forced: bytes) -> ForcedCut:
-    """How (a prefix of) `forced` is cut into tokens after the output `history`.
-
-    The end of the history is tokenised together with the forced bytes, and must come out as it is. A last token isn't settled
-    where it could still merge with what follows, and where more is forced than is looked at.
-    """
-    if not forced:
-        return ForcedCut()
-    text, more = forced[:_LONGEST], len(forced) > _LONGEST
-    cuts = (_cut(vocabulary, tail, text) for tail in _tails(vocabulary, history, text))
-    cut = next((cut for cut in cuts if cut is not None), ForcedCut())
-    return ForcedCut(cut.settled, cut.settled) if more else cut
-
-
-@lru_cache(maxsize=4096)  # sequences under one grammar ask for the same again and again
 def _cut(vocabulary: Vocabulary, tail: tuple[int, ...], forced: bytes) -> ForcedCut | None:
     """How `forced` is cut behind `tail`; None where that doesn't come out as it is."""
     text = vocabulary.text(tail) + forced

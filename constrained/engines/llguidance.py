@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from branchpoint.constrained.engines.effects import Effects
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
-from branchpoint.constrained.forced import cut_forced
+from branchpoint.constrained.forced import ForcedCuts
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.lazy import Lazy
 from branchpoint.constrained.mask import allocate, forbid, iterate_allowed
@@ -137,6 +137,7 @@ class LlguidanceGrammar:
         self.prepared = prepared
         self._vocabulary = vocabulary
         self._template = template
+        self._cuts = ForcedCuts(vocabulary)
         self._lock = threading.Lock()  # the library's objects allow one borrower at a time
 
     @property
@@ -147,14 +148,15 @@ class LlguidanceGrammar:
     def matcher(self) -> "LlguidanceMatcher":
         """A new cursor at the start."""
         with self._lock:
-            return LlguidanceMatcher(self._vocabulary, self._template.deep_copy())
+            return LlguidanceMatcher(self._vocabulary, self._template.deep_copy(), self._cuts)
 
 
 class LlguidanceMatcher:
     """The cursor of one sequence (`grammar.Matcher`). End tokens are kept here, the library sees text only."""
 
-    def __init__(self, vocabulary: Vocabulary, inner: LLMatcher) -> None:
+    def __init__(self, vocabulary: Vocabulary, inner: LLMatcher, cuts: ForcedCuts) -> None:
         self._vocabulary = vocabulary
+        self._cuts = cuts
         self._inner = inner
         self._mask = allocate(1, vocabulary.size)[0]
         self._address = self._mask.ctypes.data  # which numpy takes microseconds to tell
@@ -244,7 +246,7 @@ class LlguidanceMatcher:
         self._check_inner()
         if not forced:
             return []
-        cut = cut_forced(self._vocabulary, self._tokens, forced)
+        cut = self._cuts.cut(self._tokens, forced)
         if len(cut.whole) > len(cut.settled) and self._ends_after(list(cut.whole)):
             return list(cut.whole)
         return list(cut.settled)
