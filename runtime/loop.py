@@ -191,7 +191,7 @@ def _changed(number: int, change: Callable[[], None]) -> Answer:
     except (InvalidRequest, ModelError) as error:
         kind, param = getattr(error, "kind", InvalidRequest.kind), getattr(error, "param", "lora_path")
         return Answer(number, failed=Failed("", kind, str(error), param))
-    except Exception as error:  # noqa: BLE001  # the boundary of one request: whatever it does, the others go on
+    except BaseException as error:  # noqa: BLE001  # the boundary of one request, the panics of what reads the file too
         return Answer(number, failed=Failed("", RuntimeFailure.kind, f"{type(error).__name__}: {str(error)[:500]}"))
     return Answer(number)
 

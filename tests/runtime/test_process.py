@@ -16,6 +16,9 @@ from branchpoint.constrained.spec import Choice
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError, RuntimeFailure, UnknownModel
 from branchpoint.runtime.ipc import Address, ProcessInbox
+from branchpoint.runtime.loop import Answer, LoadAdapter, QueueInbox, Report, Shutdown, run_engine
+from branchpoint.runtime.lora.adapter import Adapter
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Call, Completed, Event, Failed, ScoreCall, Scored
 from branchpoint.runtime.process import EngineProcess, EngineThread
 from branchpoint.runtime.sampling import SamplingParams
@@ -84,6 +87,26 @@ def test_a_change_of_adapters_that_is_refused_says_why(host: Host) -> None:
     with pytest.raises(UnknownModel, match="No adapter 'a' is loaded"):
         host.unload_adapter("a").result(20)
     assert Reader(host, Call("adapted", (1, 2), adapter="a")).failure().kind == UnknownModel.kind
+
+
+def test_whatever_reading_an_adapter_raises_is_answered() -> None:
+    class Panic(BaseException):
+        pass
+
+    def read(name: str, folder: str) -> Adapter:
+        raise Panic("out of range")
+
+    engine, inbox, answers = make_engine(), QueueInbox(), list[Report]()
+    engine.adapters = Adapters(read)
+
+    def deliver(reports: list[Report]) -> None:
+        answers.extend(reports)
+        inbox.put(Shutdown())
+
+    inbox.put(LoadAdapter(7, "a", "folder"))
+    run_engine(engine, inbox, deliver)
+    assert isinstance(answers[0], Answer) and answers[0].number == 7
+    assert answers[0].failed is not None and answers[0].failed.message == "Panic: out of range"
 
 
 def test_a_call_says_what_the_engine_says(host: Host) -> None:
