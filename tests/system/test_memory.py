@@ -12,7 +12,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.messages import Call, Completed, Failed, Hints, ScoreCall, Scored
 from branchpoint.runtime.sampling import SamplingParams
 
-OBJECTS, MEGABYTES = 500, 40
+OBJECTS, MEGABYTES = 800, 40  # one for each call would be a thousand
 
 
 def resident() -> int:
