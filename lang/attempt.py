@@ -146,6 +146,7 @@ class Attempt:
         changed = [state.variable(name) for name in state.variables()]
         changed = [variable for variable in changed if variable not in mark.variables.values()]
         only_adds = all(id(variable) in called for variable in changed) and state.forks == mark.forks
+        only_adds &= all(entry.stretch is mark.stretch for entry in since if isinstance(entry, CallEntry))
         leaves = [(leaf, entry.origin) for entry in walk(state.here()[0], mark.tail) if (leaf := _leaf(entry)) is not None]
         if not only_adds or len(leaves) != len(since):
             raise ProgramMistake("A `with s.attempt()` block must only add to s; write `for _ in s.attempt():` for all else.")

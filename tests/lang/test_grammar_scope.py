@@ -141,7 +141,12 @@ def test_what_cant_stand_in_a_stretch_is_refused_on_its_line() -> None:
         with s.grammar(SCHEMA):
             s.rollback(mark)
 
+    def again(s: bp.State) -> None:
+        with s.attempt(), s.grammar(SCHEMA):
+            s += bp.gen("x")
+
     wrong = {
+        again: "must only add",
         nested: "one sentence already",
         typed: "no type",
         role: "template",
