@@ -59,11 +59,9 @@ def adapter_router(models: Models) -> APIRouter:
         fields = as_request(decode_object(await read_body(request, _MOST_BYTES)), LoadAdapterRequest, _LOAD_RULES)
         gateway, name = models.find(model), fields.lora_name
         check_name(name)
-        taken = {
-            *gateway.loaded.names,
-            *(taken for each in models if each is not gateway for taken in (*each.names, *each.adapters)),
-        }
-        if name in taken:
+        meant = {each: name if name in each.names else each.adapters.named(name, each.names) for each in models}
+        own = meant.pop(gateway)
+        if name in gateway.loaded.names or own not in ("", name) or any(meant.values()):
             raise bad_request(f"lora_name {clip(name, 80)!r} is the name of another model here.", "lora_name")
         if not roots:
             raise ApiError(403, "This server loads no adapters; start it with --lora-dirs FOLDER.", param="lora_path")

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.client import EngineClient
+from branchpoint.runtime.errors import EngineDead
 from branchpoint.runtime.lora.adapter import CONFIG, WEIGHTS
 from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
 from branchpoint.runtime.serving.wire import Json
@@ -50,7 +51,10 @@ class ServedAdapters:
             self._served = dict(begun)
 
     async def restore(self, engine: EngineClient, begun: Mapping[str, str]) -> None:
-        """Have a new engine, which has `begun` with its own adapters, serve what the last one did; what can't be read is gone."""
+        """Have a new engine, which has `begun` with its own adapters, serve what the last one did; what can't be read is gone.
+
+        Raises EngineDead.
+        """
         if self._served is None:
             return
         for name in begun.keys() - self._served.keys():
@@ -59,6 +63,8 @@ class ServedAdapters:
             try:
                 if begun.get(name) != folder:
                     await asyncio.wrap_future(engine.load_adapter(name, folder, replace=True))
+            except EngineDead:  # which says nothing of the adapter: the next engine is asked again
+                raise
             except BranchpointError as error:
                 logger.warning("The adapter %s could not be loaded again: %s", ascii(name), error)
                 del self._served[name]
@@ -67,8 +73,8 @@ class ServedAdapters:
         """The adapter that is meant by a model's name, by its own or as BASE:NAME; empty where none is."""
         if model in self:
             return model
-        base, _, name = model.partition(":")
-        return name if base in bases and name in self else ""
+        meant = (model.removeprefix(f"{base}:") for base in bases if model.startswith(f"{base}:"))
+        return next((name for name in meant if name in self), "")
 
     def asked(self, body: Json, bases: Sequence[str]) -> str:
         """The adapter that a request's body asks for, as `model` or as `lora_path`; empty where it asks for none.

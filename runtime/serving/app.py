@@ -172,7 +172,9 @@ def _endpoint(models: Models, route: Endpoint) -> Callable[[Request], Awaitable[
             unknown = () if options.strict else _take_unknown(body, route)
             own = _own_id(body, request.headers)
             name_request(request.scope, own)
-            gateway = models.of(body, request)
+            if body.get("model") is None and "model" in request.query_params:
+                body["model"] = request.query_params["model"]
+            gateway = models.of(body)
             request.scope[ADAPTER] = gateway.adapters.asked(body, gateway.names)
             ticket = gateway.requests.arrive(caller_of(request.scope), own)
             response = await _parsed(gateway, route, body, request, ticket)

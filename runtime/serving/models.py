@@ -5,8 +5,6 @@ Made by `server`; handlers ask it for the gateway of their request.
 
 from collections.abc import Iterator, Sequence
 
-from starlette.requests import Request
-
 from branchpoint.runtime.serving.errors import ApiError, clip
 from branchpoint.runtime.serving.exchange import Exchange
 from branchpoint.runtime.serving.gateway import Gateway, State
@@ -60,10 +58,10 @@ class Models:
         served = ", ".join(name for gateway in self for name in (*gateway.names, *gateway.adapters))
         raise ApiError(404, f"The model {clip(name, 80)!r} does not exist. Served: {served}.", param="model")
 
-    def of(self, body: Json, request: Request) -> Gateway:
-        """The one that a request names: as `model` in its body, or else in its address. Raises ApiError 404."""
+    def of(self, body: Json) -> Gateway:
+        """The one that a request names as `model` in its body. Raises ApiError 404."""
         named = body.get("model")
-        return self.find(named if isinstance(named, str) else request.query_params.get("model"))
+        return self.find(named if isinstance(named, str) else None)
 
     def chosen(self, name: str | None) -> tuple[Gateway, ...]:
         """The one of this name, or all. Raises ApiError 404."""

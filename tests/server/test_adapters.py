@@ -12,8 +12,9 @@ import pytest
 from branchpoint.lang.serve import programs_endpoint
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.errors import EngineDead, InvalidRequest
 from branchpoint.runtime.process import EngineThread
+from branchpoint.runtime.serving.adapters import ServedAdapters
 from branchpoint.runtime.serving.app import build_app
 from branchpoint.runtime.serving.gateway import Loaded
 from branchpoint.runtime.serving.models import Models
@@ -21,7 +22,7 @@ from branchpoint.runtime.serving.options import ServerOptions
 from branchpoint.runtime.serving.served import served_models
 from branchpoint.runtime.weights.dummy import dummy_config
 from tests.runtime.adapters import write_adapter
-from tests.runtime.serving_fake import FakeEngine
+from tests.runtime.serving_fake import FakeEngine, failed
 from tests.runtime.serving_site import Site, open_site, refusal, tokenizer
 from tests.server.test_models import BODIES
 
@@ -46,10 +47,12 @@ async def test_a_request_names_an_adapter_as_its_model(path: str, site: Site) ->
         assert answer.status_code == 200, answer.text
         assert site.engine.calls[-1].adapter == adapter
         assert answer.json().get("model", told) == told
+    answer = await site.post(f"{path}?model=alias:sql", **BODIES[path])
+    assert answer.status_code == 200 and site.engine.calls[-1].adapter == "sql" and answer.json().get("model", "sql") == "sql"
     for unknown in ("nobody", "fake:nobody", "nobody:sql", "sql:chat", ":sql"):
         answer = await site.post(path, **BODIES[path], model=unknown)
         assert answer.status_code == 404 and "sql, chat" in answer.text
-    assert len(site.engine.calls) == 4
+    assert len(site.engine.calls) == 5
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
@@ -130,7 +133,7 @@ async def test_without_a_listed_folder_nothing_is_loaded_and_what_was_named_at_t
 
 async def test_names_are_given_once_and_what_the_engine_refuses_is_told(root: Path) -> None:
     async with open_site(adapters=("sql",), lora_dirs=(str(root),)) as site:
-        for name in ("fake", "alias", "", "two\nlines", "x" * 300):
+        for name in ("fake", "alias", "alias:sql", "", "two\nlines", "x" * 300):
             refusal(await site.post(LOAD, lora_name=name, lora_path="good"), 400, "lora_name")
         refusal(await site.post(LOAD, lora_name="sql", lora_path="good"), 400, "lora_name")
         assert (await site.post(LOAD, lora_name="sql", lora_path="good", load_inplace=True)).status_code == 200
@@ -187,8 +190,13 @@ async def test_an_engine_that_starts_again_serves_the_adapters_that_the_last_one
         await site.post(UNLOAD, lora_name="gone")
         for name in ("new", "lost"):
             await site.post(LOAD, lora_name=name, lora_path="good")
-        again = FakeEngine()
-        again.adapters = dict(begun)
+        for dead in (True, False):  # one that dies meanwhile says nothing of the adapters
+            again = FakeEngine()
+            again.adapters = dict(begun)
+            if dead:
+                again.load_adapter = lambda name, folder, *, replace=False: failed(EngineDead("gone"))  # type: ignore[method-assign]
+                with pytest.raises(EngineDead):
+                    await site.gateway.adapters.restore(again, begun)
         refuse = again.load_adapter
         again.load_adapter = lambda name, folder, *, replace=False: refuse(
             "kept" if name == "lost" else name, folder, replace=name == "new"
@@ -197,6 +205,15 @@ async def test_an_engine_that_starts_again_serves_the_adapters_that_the_last_one
         site.gateway.attach(Loaded(again, tokenizer(), ("fake",), 8, begun))
         assert again.adapters == {"kept": "/begun/kept", "new": str(root / "good")}
         assert list(site.gateway.adapters) == ["kept", "new"]
+
+
+async def test_a_models_name_may_hold_a_colon_as_ollamas_do() -> None:
+    served = ServedAdapters()
+    served.attach(FakeEngine(), {"sql": "/a", "b:c": "/b"})
+    for model in ("sql", "llama3:8b:sql", "llama3:sql"):
+        assert served.named(model, ("llama3", "llama3:8b")) == "sql"
+    assert served.named("llama3:b:c", ("llama3",)) == "b:c"
+    assert served.named("llama3:8b", ("llama3:8b",)) == served.named("llama3:", ("llama3",)) == ""
 
 
 def test_names_of_models_and_adapters_are_each_given_once(root: Path) -> None:
