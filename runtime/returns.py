@@ -17,6 +17,7 @@ USUAL = 2e-3  # seconds that a program takes to go on, before any was measured
 QUICKEST, SLOWEST = 2e-4, 0.1  # between these that is believed
 SPREAD = 4.0  # times what is usual are waited at most: the last of several comes later than they do on average
 SHARE = 0.2  # of the latest return in what is usual
+VAIN = 0.1  # of the time of steps at most is waited for what doesn't come
 FORGETS = 0.97  # what is left of a return too slow to be waited for, each time that it wasn't: so it is tried again
 
 Name = tuple[str, str]
@@ -42,6 +43,7 @@ class Returns:
         self._since = 0.0  # when the first of them became due
         self._step = 0.0  # seconds that the last step took
         self._usual = USUAL
+        self._spare = SLOWEST  # seconds that may still be waited in vain
 
     @property
     def patience(self) -> float:
@@ -52,7 +54,7 @@ class Returns:
 
     @property
     def _limit(self) -> float:
-        saved = self._step * self._due / (self._due + len(self._open))
+        saved = min(self._spare, self._step * self._due / (self._due + len(self._open)))
         return min(SPREAD * self._usual, saved) if self._usual < saved else 0.0
 
     def sent(self, command: object) -> None:
@@ -69,6 +71,7 @@ class Returns:
     def told(self, reports: Iterable[Event], seconds: float) -> None:
         """A step has taken so long, and said this."""
         self._step = seconds
+        self._spare = min(SLOWEST, self._spare + VAIN * seconds)
         ended = [report.id for report in reports if isinstance(report, Completed | Scored | Failed)]
         calls = [call for call in (self._open.pop(id, None) for id in ended) if call is not None and call.hints.program]
         for call in calls:
@@ -84,7 +87,9 @@ class Returns:
     def began(self) -> None:
         """A step begins without what is still due."""
         if self._due:
-            slower = 2.0 if self._limit else FORGETS
+            limit = self._limit
+            self._spare -= min(limit, self._clock() - self._since)
+            slower = 2.0 if limit else FORGETS
             self._usual = min(SLOWEST, max(QUICKEST, slower * self._usual))
             self._due = 0
             for name, program in list(self._programs.items()):

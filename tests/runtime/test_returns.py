@@ -117,6 +117,20 @@ def test_what_is_slow_to_return_is_seldom_waited_for() -> None:
     assert 0 < waited < 0.04 * 200 * STEP
 
 
+def test_siblings_that_never_come_cost_others_a_tenth_at_most() -> None:
+    told, waited, before = Told(), 0.0, list[str]()
+    told.sent(call("other"))
+    for number in range(300):
+        for sibling in range(4):  # four come at once, so that one might wait for the others
+            told.sent(one := call(f"{number} {sibling}", "p", path=(number, sibling), siblings=10**9))
+            before.append(one.id)
+        waited += (patience := told.patience)
+        told.clock.now += patience
+        told.ended(*before, seconds=0.01)
+        before.clear()
+    assert 0 < waited < 0.1 + 0.1 * 300 * 0.01
+
+
 class Arriving:
     """An inbox in which what programs send comes a moment after their calls have ended: to who waits, or behind the next step."""
 
