@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from branchpoint.constrained.spec import Constraint, Narrowing
+from branchpoint.constrained.spec import Constraint, Narrowing, Written
 from branchpoint.lang.asking import Answer
 from branchpoint.lang.chain import prompt_of, turns_of
 from branchpoint.lang.chat import Turn
@@ -86,11 +86,19 @@ def _text(segments: Sequence[Segment]) -> str:
 
 
 def generate_key(
-    path: Sequence[int], segments: Sequence[Segment], sampling: SamplingParams, constraint: Constraint | None
+    path: Sequence[int],
+    segments: Sequence[Segment],
+    sampling: SamplingParams,
+    constraint: Constraint | None,
+    written: Written | None = None,
 ) -> str:
-    """What a gen is known by. Its seed and its limit aren't part of it: they depend on the run."""
+    """What a gen is known by. Its seed and its limit aren't part of it: they depend on the run.
+
+    With `written` it counts whether it may write at all: one that mayn't only asks whether a sentence goes like that.
+    """
+    begun = () if written is None else (written, sampling.max_tokens == 0)
     sampling = msgspec.structs.replace(sampling, seed=None, max_tokens=None, min_tokens=0)
-    return _key("gen", path, _text(segments), sampling, constraint)
+    return _key("gen", path, _text(segments), sampling, constraint, *begun)
 
 
 def score_key(path: Sequence[int], segments: Sequence[Segment], options: Sequence[str]) -> str:
@@ -118,15 +126,16 @@ def record(context: RunContext) -> RecordedRun:
 
 def _calls(entry: CallEntry) -> list[Call]:
     """The requests of a call: none where it was never made, several where it thought first or called a tool."""
-    if isinstance(entry.expr, Gen) and entry.expr.staged and entry.failure is None:
+    begun = entry.stretch is not None
+    if isinstance(entry.expr, Gen) and (entry.expr.staged or begun) and entry.failure is None:
         return [_asked(entry, answer) for answer in entry.answers]
-    call = _call(entry)
+    call = _call(entry) if entry.failure is None or not begun else None  # what its grammar refuses it refuses again
     return [call] if call is not None else []
 
 
 def _asked(entry: CallEntry, answer: Answer) -> Call:
     request, completed = answer.request, answer.completed
-    key = generate_key(request.hints.path, request.segments, request.sampling, request.constraint)
+    key = generate_key(request.hints.path, request.segments, request.sampling, request.constraint, request.written)
     samples = tuple(_sample(sample.meta()) for sample in answer.samples)
     return Call(
         key,
@@ -157,6 +166,8 @@ def _call(entry: CallEntry) -> Call | None:
         meta = entry.meta()
     except ProgramError:
         return None
+    if entry.stretch is not None:  # a select, of which only what could stand was scored
+        key = score_key(path, segments, [option.text for option in meta.choices])
     return Call(
         key,
         line,

@@ -53,7 +53,7 @@ async def generate(backend: Backend, entry: CallEntry, expr: Gen, begin: float) 
     entry.result = done.kept[picked]
     if live is None:
         entry.show(chosen, "".join(segment.text for segment in entry.result))
-    if expr.staged:
+    if expr.staged or entry.stretch is not None:
         entry.answers = done.answers
     return Meta(
         chosen.text,

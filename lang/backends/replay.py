@@ -63,7 +63,7 @@ class Replayed(Dispatched):
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """See `Backend`."""
-        key = generate_key(request.hints.path, request.segments, request.sampling, request.constraint)
+        key = generate_key(request.hints.path, request.segments, request.sampling, request.constraint, request.written)
         call = await self._next(key, request.segments)
         if call is None:
             events = self._other().generate(request)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -163,3 +164,20 @@ def test_a_backend_that_cant_go_on_with_sentences_says_so() -> None:
             s += bp.gen("x")
 
     refused(bp.Fake("x", capabilities=Capabilities()), program, "one grammar")
+
+
+def test_a_recording_tells_calls_within_a_sentence_from_others(engine: bp.Engine, tmp_path: Path) -> None:
+    @bp.function
+    def marked(s: bp.State) -> object:
+        s += "Mark:"
+        with s.grammar(bp.regex("[ab]{2}(x|y)[ab]{2}"), "mark"):
+            s += bp.gen("p", stop=["x", "y"]) + bp.select("k", ["z", "x", "y"]) + bp.gen("q")
+        s += bp.gen("free", max_tokens=5)
+        return s["mark"], s["free"]
+
+    run = marked.run(backend=engine, temperature=1.5, seed=2)
+    run.save(tmp_path / "run.json")
+    recorded = bp.replay(tmp_path / "run.json", then=engine)
+    assert marked.run(backend=recorded, temperature=1.5).value == run.value
+    assert recorded.asked_then == 3  # whether each of the options can stand
+    refused(bp.replay(tmp_path / "run.json"), marked, "can't hold a stretch")  # type: ignore[arg-type]  # any backend will do
