@@ -39,8 +39,8 @@ class Variable(Protocol):
 class CallEntry(Pending):
     """A `gen` or `select` in the ledger; `index` counts the calls of its state, `seen` the output tokens that have come.
 
-    `answers` are the requests of a gen that is staged or within a stretch, with what came of them; `began` is when it was performed
-    (`time.perf_counter`), 0 before; `stretch` what it is part of, None outside of any.
+    `answers` are the requests of a gen that is staged or within a stretch, with what came of them; `began` is when it was
+    performed (`time.perf_counter`), 0 before; `stretch` what it is part of, None outside of any.
     Where thinking is told apart, `said` and `thoughts` are the streams of the two; else `said` is that of the entry.
     """
 
