@@ -197,10 +197,9 @@ class Scheduler:
             return
         passed_over, held = 0, False
         for sequence in self._order.candidates():
-            if self._awaits_prefix(sequence):
-                passed_over += 1
-            elif sequence.adapter is not None and (held or not self._has_place(sequence.adapter)):
+            if sequence.adapter is not None and (held or not self._has_place(sequence.adapter)):
                 held = True  # others with adapters wait too, so that those that run come to their ends
+            elif self._awaits_prefix(sequence):
                 passed_over += 1
             elif self._room.admit(sequence, self._running):
                 self._enter(sequence)

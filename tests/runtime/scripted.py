@@ -20,6 +20,7 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Delta, Event, SampleFinished, TokenLogprob
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMove
 
@@ -340,6 +341,7 @@ def make_engine(
     context: int = CONTEXT,
     speculation: Speculation | None = None,
     clock: Callable[[], float] | None = None,
+    adapters: Adapters | None = None,
     **options: object,
 ) -> Engine:
     """With the option `host_pages` there is a second tier of so many pages, from which every page is worth bringing back."""
@@ -349,8 +351,17 @@ def make_engine(
     tier = HostTier(host_pages, runner.page_size) if host_pages else None  # type: ignore[arg-type]
     cost = CopyCost(fixed=0.0, page=0.0, token=1.0) if host_pages else None
     compiler = compiler or ScriptedCompiler()
-    return Engine(  # type: ignore[arg-type]
-        config, runner, compiler, TABLE, context, clock=clock or Ticking(), host=tier, copy_cost=cost, speculation=speculation
+    return Engine(
+        config,
+        runner,
+        compiler,
+        TABLE,
+        context,
+        clock=clock or Ticking(),
+        host=tier,
+        copy_cost=cost,
+        speculation=speculation,
+        adapters=adapters,
     )
 
 

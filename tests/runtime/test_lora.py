@@ -14,10 +14,12 @@ from torch import Tensor
 from branchpoint.runtime.build import LoadedEngine, build_engine
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.engine import Engine
-from branchpoint.runtime.errors import InvalidRequest, ModelError, UnknownModel
+from branchpoint.runtime.errors import InvalidRequest, ModelError, RequestAborted, UnknownModel
 from branchpoint.runtime.layers.linear import LinearSource, Plain
+from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.lora.peft import LoraAdapter, largest_adapter, read_adapter
 from branchpoint.runtime.lora.placed import AdaptedLinear, LowRank, PlacedAdapters
+from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Call, Completed, Delta, Event, Failed, ScoreCall, Scored
 from branchpoint.runtime.models.decoder import Decoder, load_decoder
 from branchpoint.runtime.parallel import Shard
@@ -26,6 +28,7 @@ from branchpoint.runtime.quant.int4 import Int4
 from branchpoint.runtime.quant.int8 import Int8
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.scheduler import MAX_PASSED_OVER
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.weights.checkpoint import Checkpoint, Stored
 from branchpoint.runtime.weights.dummy import DummyCheckpoint, dummy_config
@@ -33,6 +36,7 @@ from branchpoint.runtime.weights.gguf import GgufCheckpoint
 from branchpoint.runtime.weights.loader import LoadedModel
 from tests.runtime.adapters import MODULES, Merged, products, write_adapter
 from tests.runtime.model_checks import logits_of, write_gguf
+from tests.runtime.scripted import make_engine
 from tests.runtime.test_weights_gguf import tiny
 
 CPU = torch.device("cpu")
@@ -282,6 +286,19 @@ def test_sequences_without_an_adapter_pass_those_that_wait_for_the_place_of_one(
             loaded.engine.check()
         assert ends[0] == "plain"
         assert ends.index("a1") < ends.index("b1") < ends.index("a2")
+
+
+def test_however_many_wait_for_the_place_of_an_adapter_others_pass_them() -> None:
+    scripted = make_engine(adapters=Adapters(Adapter), max_loras=1)
+    for name in "ab":
+        scripted.adapters.load(name, name)
+    calls = [call("a", "a", (1, 2)), *(call(f"b{number}", "b", (1, 2)) for number in range(2 * MAX_PASSED_OVER))]
+    for one in (*calls, call("plain", "", (1, 2), max_tokens=1)):
+        scripted.submit(one)
+    assert [event.id for event in scripted.step() if isinstance(event, Completed)] == ["plain"]
+    scripted.check()
+    scripted.fail_all(RequestAborted("The test is over."))
+    scripted.close()
 
 
 def test_rows_of_one_adapter_lie_next_to_each_other(folders: dict[str, Path]) -> None:
