@@ -241,10 +241,12 @@ class _Builder:
 
 
 def _kinds(node: Schema) -> frozenset[str]:
-    """The types that a schema names; none where it may be any."""
+    """The types that a schema names; none where it may be any, as where its draft may pass over what stands beside a `$ref`."""
     schema = json.loads(node.schema)
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    return frozenset((kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ())
+    if not isinstance(schema, dict) or ("$ref" in schema and "$schema" in schema):
+        return frozenset()
+    kinds = schema.get("type")
+    return frozenset(kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str))
 
 
 def _starts(node: Schema) -> str:

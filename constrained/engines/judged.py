@@ -81,7 +81,7 @@ class JudgedMatcher(Generic[_Place]):
             reached, place = self._reached(token), self._places[-1]
             if reached is None:
                 return False
-            sure = not self._watch.may_strand(place) and not self._watch.writes_zero(reached)
+            sure = not self._watch.may_strand(place) and not self._watch.may_be_last(reached)
             return sure or self._goes_on(place, token, [_BUDGET])
 
     def narrow(self, row: MaskRow) -> None:
@@ -98,15 +98,17 @@ class JudgedMatcher(Generic[_Place]):
             )
 
     def _dead_ends(self, row: MaskRow, place: _Place) -> list[int]:
-        """Of few tokens that complete something, or write a zero, those after which nothing could follow."""
+        """Of few tokens that complete something, or write a number's last digit, those after which nothing could follow."""
         budget, strands = [_BUDGET], self._watch.may_strand(place)
         return [
-            token for token in self._text(row) if (strands or self._is_zero(token)) and not self._goes_on(place, token, budget)
+            token
+            for token in self._text(row)
+            if (strands or self._may_be_last(token)) and not self._goes_on(place, token, budget)
         ]
 
-    def _is_zero(self, token: int) -> bool:
+    def _may_be_last(self, token: int) -> bool:
         reached = self._reached(token)
-        return reached is not None and self._watch.writes_zero(reached)
+        return reached is not None and self._watch.may_be_last(reached)
 
     def _text(self, row: MaskRow) -> list[int]:
         tokens = self._vocabulary.tokens
@@ -132,7 +134,8 @@ class JudgedMatcher(Generic[_Place]):
             self._inner.rollback(1)
 
     def _any_allowed(self, row: MaskRow, place: _Place) -> bool:
-        """Whether the judge lets one of the row's tokens pass: a few are asked about before all are."""
+        """Whether the judge lets one of the row's tokens pass, ends aside: a few are asked about before all are."""
+        forbid(row, self._eos)
         few = iterate_allowed(row)[:_FEW_ASKED].tolist()
         if any(self._watch.read(place, self._vocabulary.tokens[token]) is not None for token in few):
             return True
@@ -195,10 +198,10 @@ class JudgedMatcher(Generic[_Place]):
     @property
     def finished(self) -> bool:
         """Whether nothing but an end token can follow."""
-        if self._inner.finished:
-            return True
         if not self.can_end:
             return False
+        if self._inner.finished:
+            return True
         row = self._row.copy()
         self._inner.fill(row)
         forbid(row, self._eos)

@@ -105,17 +105,17 @@ class TagWatch:
     def may_count(self, place: Place) -> bool:
         """Whether a number may stand here that is judged as a whole."""
         watch = self._judging(place)
-        return watch is not None and place.state is not None and watch.may_count(place.state)
+        return watch is not None and watch.may_count(watch.start() if place.state is None else place.state)
 
     def writes_number(self, place: Place) -> bool:
         """Whether such a number is being written: the grammar may let no digit follow."""
         watch = self._judging(place)
         return watch is not None and place.state is not None and watch.writes_number(place.state)
 
-    def writes_zero(self, place: Place) -> bool:
-        """Whether it is a zero so far, which no digit follows."""
+    def may_be_last(self, place: Place) -> bool:
+        """Whether it may be at its last digit: it is a zero so far, or has bounds."""
         watch = self._judging(place)
-        return watch is not None and place.state is not None and watch.writes_zero(place.state)
+        return watch is not None and place.state is not None and watch.may_be_last(place.state)
 
     def _judging(self, place: Place) -> ValueWatch | None:
         """Who judges the value that has begun, or may begin."""

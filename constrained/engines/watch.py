@@ -19,6 +19,7 @@ from branchpoint.constrained.work import Work
 __all__ = ["ValueWatch", "Watch"]
 
 _ZEROS = (b"0", b"-0")
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _Place = TypeVar("_Place")
 
 
@@ -50,8 +51,8 @@ class Watch(Protocol[_Place]):
     def writes_number(self, place: _Place) -> bool:
         """Whether such a number is being written: the grammar may let no digit follow."""
 
-    def writes_zero(self, place: _Place) -> bool:
-        """Whether it is a zero so far, which no digit follows."""
+    def may_be_last(self, place: _Place) -> bool:
+        """Whether it may be at its last digit: it is a zero so far, or has bounds."""
 
 
 class ValueWatch:
@@ -104,6 +105,7 @@ class ValueWatch:
         """Whether such a number is being written: the grammar may let no digit follow."""
         return place.at is At.IN_SCALAR and place.is_watched and place.text[0] not in b"tfn"
 
-    def writes_zero(self, place: State) -> bool:
-        """Whether it is a zero so far, which no digit follows."""
-        return place.text in _ZEROS and self.writes_number(place)
+    def may_be_last(self, place: State) -> bool:
+        """Whether it may be at its last digit: it is a zero so far, or has bounds."""
+        bounded = place.text in _ZEROS or not all(map(_BOUNDS.isdisjoint, place.duties))
+        return bounded and self.writes_number(place)

@@ -15,6 +15,7 @@ from branchpoint.constrained.work import Allowance, Work
 from tests.constrained.corpus import Generator, accepts, allowed, compiled
 
 INTEGER = {"type": "integer"}
+ODD = {"type": "integer", "minimum": 1, "maximum": 30, "not": {"multipleOf": 2}}
 PAIR = {"a": {"enum": [1, 2]}, "b": {"enum": [1, 2]}}
 CLOSED = {"type": "object", "properties": PAIR, "required": ["a", "b"], "additionalProperties": False}
 
@@ -256,6 +257,9 @@ def test_an_allowance_goes_with_the_cursor_not_with_the_thread(threads: int) -> 
             b'{"a":-',
             {b"0"},
         ),
+        ({"type": "array", "items": ODD}, b"[", {b"4", b"6", b"8"}),
+        ({"properties": {"a": ODD}, "type": "object"}, b'{"a":', {b"4", b"6", b"8"}),
+        (ODD, b"", {b"4", b"6", b"8"}),
     ],
 )
 def test_a_number_that_no_digit_may_follow_is_refused_before_it_is_stuck(
@@ -285,3 +289,13 @@ def test_a_value_is_finished_where_nothing_can_follow(
         assert matcher.advance(vocabulary.encode(text.encode())) == len(vocabulary.encode(text.encode()))
         assert matcher.finished == finished, text
         assert matcher.finished == (not [each for each in allowed(matcher, vocabulary) if vocabulary.tokens[each]])
+
+
+def test_a_number_that_may_not_stand_is_not_finished_where_the_grammar_ends(
+    compiler: GrammarCompiler, vocabulary: Vocabulary
+) -> None:
+    matcher = compiled(compiler, JsonSchema(json.dumps(ODD))).matcher()
+    for text, ends in ((b"6", False), (b"7", True)):
+        assert matcher.advance(vocabulary.encode(text)) == 1
+        assert matcher.can_end == matcher.finished == ends
+        matcher.rollback(1)

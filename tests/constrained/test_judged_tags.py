@@ -259,3 +259,14 @@ def test_a_value_that_can_not_be_told_from_what_is_around_it_is_refused_by_keywo
     with pytest.raises(UnsupportedKeyword, match=why) as refused:
         compiled(plain, StructuralTag(json.dumps({"format": form})))
     assert refused.value.keyword == "uniqueItems" and refused.value.pointer.startswith("/format/elements/")
+
+
+def test_a_bounded_number_is_never_stuck_though_its_draft_passes_over_the_type_beside_a_reference(plain: GrammarCompiler) -> None:
+    odd = {"type": "integer", "minimum": 1, "maximum": 30, "not": {"multipleOf": 2}}
+    draft = "http://json-schema.org/draft-07/schema#"
+    for schema in (odd, {"$schema": draft, "$ref": "#/definitions/n", "type": "object", "definitions": {"n": odd}}):
+        matcher = compiled(plain, StructuralTag(json.dumps({"format": tag("<a>", value(schema), "</a>")}))).matcher()
+        assert matcher.advance(SMALL.encode(b"<a>")) == 3
+        assert SMALL.text(sorted(allowed(matcher, SMALL))) == b"123579"
+        assert matcher.advance(SMALL.encode(b"2")) == 1
+        assert SMALL.text(sorted(allowed(matcher, SMALL))) == b"13579"

@@ -219,6 +219,11 @@ def test_special_ids_are_never_in_the_text(compiler: GrammarCompiler, vocabulary
             InvalidSchema,
             "/structures/0",
         ),
+        (
+            triggered(tag("<", {"type": "json_schema", "json_schema": {"type": [{}]}}, ">")),
+            InvalidSchema,
+            "/type.*/format/tags/0/content",
+        ),
         (triggered(tag("<", regex("(a"), ">")), InvalidRegex, "/format/tags/0/content"),
         (triggered(tag("<", regex("a"), "")), InvalidGrammar, "/format/tags/0/end"),
         (
