@@ -41,7 +41,7 @@ class RuntimeEndpoint(Dispatched):
     Raises BackendError, with the answer's status and body, where a request fails.
     """
 
-    capabilities = Capabilities()  # everything
+    capabilities = Capabilities()  # everything but stretches
 
     def __init__(self, url: str, api_key: str | None = None, model: str | None = None, **options: Unpack[LinkOptions]) -> None:
         self._model = model

@@ -58,7 +58,7 @@ class Replayed(Dispatched):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything, or what the other backend can do."""
+        """Everything but stretches, or what the other backend can do."""
         return self._then.capabilities if self._then is not None else Capabilities(tools=self._run.native_tools)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
