@@ -10,13 +10,18 @@ from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["PlanDraft"]
 
+FEW = 7  # tokens of a step for which weights have the same form as for one
+
 
 @dataclass(slots=True)
 class PlanDraft:
-    """Slots so far, and the tokens of the budget that are left."""
+    """Slots so far, and the tokens of the budget that are left. With `replays` a prompt's last token is computed by itself, as it
+    is for whoever finds the others in the cache: both then say the same, where steps round by their size.
+    """
 
     slots: dict[Sequence, Slot]
     budget: int
+    replays: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -36,6 +41,9 @@ class PlanDraft:
         if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < start + count:
             # a slot that samples draws at all its rows: those of the prompt get a slot of their own
             count = max(1, sequence.num_prompt - 1 - start)
+        is_prompt = start + count == sequence.num_tokens == sequence.num_prompt
+        if self.replays and is_prompt and sequence.samples and count > FEW:
+            count -= 1
         draws = sequence.samples and start + count == sequence.num_tokens
         self.put(Slot(sequence, start, count, sequence.rows(start, count), sample=draws))
 

@@ -98,7 +98,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step: decodes first, then prefills under way, then admissions. None where nothing can run."""
-        draft = PlanDraft({}, self._max_batch_tokens)
+        draft = PlanDraft({}, self._max_batch_tokens, bool(self._speculation and self._speculation.replays))
         decoding = [sequence for sequence in self._running if not sequence.in_prefill]
         prefilling = [sequence for sequence in self._running if sequence.in_prefill]
         self._schedule_all(decoding, draft)

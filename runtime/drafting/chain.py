@@ -89,6 +89,7 @@ def make_speculation(
         most=config.draft_tokens,
         ends=table.eos,
         adaptive=config.draft_adaptive,
+        replays="radix" in config.drafters and config.cpu_weights == "auto",
         cost=cost,
         prices={name: Price(StepCost(_measured(each.runner)), cost) for name, each in computing.items() if each is not None},
     )

@@ -65,8 +65,9 @@ class _Open:
 
 class Speculation:
     """A chain of drafters: the first that has an answer speaks. At most `most` guesses for a sequence; `ends` are tokens that end
-    an output, which nobody guesses behind. `adaptive` false verifies all that is proposed; else `cost` says what that takes, and
-    `prices`, by drafter, what it takes to guess where that is computed.
+    an output, which nobody guesses behind. With `replays` earlier outputs are guessed behind the same prompts, so steps
+    should round alike. `adaptive` false verifies all that is proposed; else `cost` says what that takes, and `prices`, by
+    drafter, what it takes to guess where that is computed.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Speculation:
         most: int,
         ends: frozenset[int],
         adaptive: bool = True,
+        replays: bool = False,
         cost: StepCost | None = None,
         prices: Mapping[str, Price] | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class Speculation:
         self._most = most
         self._ends = ends
         self._adaptive = adaptive
+        self.replays = replays
         self._acceptance = Acceptance()
         self._cost = cost or StepCost()
         self._prices = dict(prices or {}) if adaptive else {}

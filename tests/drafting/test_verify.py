@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +100,26 @@ def test_right_guesses_save_steps_and_are_counted() -> None:
     assert len(runner.plans) == 4  # five tokens a step
     assert usage.completion_tokens == 20 and usage.accepted_tokens == 16 == usage.drafted_tokens
     assert usage.drafters == (DrafterStats("oracle", 4, 16, 16, ((4, 4),) * 4),)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"drafters": ("radix",)}, [11, 1]),
+        ({"drafters": ("ngram",)}, [12]),
+        ({"drafters": ("radix",), "cpu_weights": "int4"}, [12]),
+    ],
+)
+def test_a_prompt_that_may_be_replayed_ends_in_a_step_of_its_own_where_forms_differ(
+    options: dict[str, Any], steps: list[int]
+) -> None:
+    runner = ScriptedRunner()
+    engine = make_engine(runner, **options)
+    for name in ("a", "again"):
+        run(engine, Call(name, tuple(range(5, 17)), SamplingParams(max_tokens=1)))
+        assert [plan.num_tokens for plan in runner.plans] == steps
+        runner.plans.clear()
+        steps = [1]  # all but the last is in the cache
 
 
 def test_wrong_guesses_change_nothing_and_leave_nothing_in_the_tree() -> None:
