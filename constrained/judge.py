@@ -21,6 +21,7 @@ from branchpoint.constrained.work import Work
 
 __all__ = ["Judge"]
 
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _DEEPEST = 200
 
 
@@ -28,7 +29,8 @@ class Judge:
     """For one normalised schema; `loose` has the ids of its loose dicts, and which of their words are to be judged.
 
     `free` has the ids of dicts whose keys come in any order, with the names that may be (None: any): see `unordered.py`.
-    What is spent counts on `work`. Shared by cursors; only remembers validators and answers.
+    `bounds_numbers` tells whether any number has bounds. What is spent counts on `work`. Shared by cursors; only remembers
+    validators and answers.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Judge:
         places = self._book.places
         for number in loose.keys() & places.keys():  # made now, so that what is wrong with one is the compiler's error
             self._validator(places[number])
+        self.bounds_numbers = not all(map(_BOUNDS.isdisjoint, places.values()))
         self._open = {number: judged_words(places[number], loose[number]) for number in loose.keys() & places.keys()}
 
     def root_duties(self) -> Duties:

@@ -113,7 +113,7 @@ class TagWatch:
         return watch is not None and place.state is not None and watch.writes_number(place.state)
 
     def may_be_last(self, place: Place) -> bool:
-        """Whether it may be at its last digit: it is a zero so far, or has bounds."""
+        """Whether it may be at its last digit: it is a zero so far, or may have bounds."""
         watch = self._judging(place)
         return watch is not None and place.state is not None and watch.may_be_last(place.state)
 

@@ -19,7 +19,6 @@ from branchpoint.constrained.work import Work
 __all__ = ["ValueWatch", "Watch"]
 
 _ZEROS = (b"0", b"-0")
-_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _Place = TypeVar("_Place")
 
 
@@ -52,7 +51,7 @@ class Watch(Protocol[_Place]):
         """Whether such a number is being written: the grammar may let no digit follow."""
 
     def may_be_last(self, place: _Place) -> bool:
-        """Whether it may be at its last digit: it is a zero so far, or has bounds."""
+        """Whether it may be at its last digit: it is a zero so far, or may have bounds."""
 
 
 class ValueWatch:
@@ -106,6 +105,5 @@ class ValueWatch:
         return place.at is At.IN_SCALAR and place.is_watched and place.text[0] not in b"tfn"
 
     def may_be_last(self, place: State) -> bool:
-        """Whether it may be at its last digit: it is a zero so far, or has bounds."""
-        bounded = place.text in _ZEROS or not all(map(_BOUNDS.isdisjoint, place.duties))
-        return bounded and self.writes_number(place)
+        """Whether it may be at its last digit: it is a zero so far, or may have bounds."""
+        return (self._judge.bounds_numbers or place.text in _ZEROS) and self.writes_number(place)

@@ -260,6 +260,7 @@ def test_an_allowance_goes_with_the_cursor_not_with_the_thread(threads: int) -> 
         ({"type": "array", "items": ODD}, b"[", {b"4", b"6", b"8"}),
         ({"properties": {"a": ODD}, "type": "object"}, b'{"a":', {b"4", b"6", b"8"}),
         (ODD, b"", {b"4", b"6", b"8"}),
+        ({"allOf": [{"not": {"multipleOf": 2}}, {**INTEGER, "maximum": 30, "minimum": 1}]}, b"", {b"4", b"6", b"8"}),
     ],
 )
 def test_a_number_that_no_digit_may_follow_is_refused_before_it_is_stuck(
