@@ -5,7 +5,7 @@ request for each option of a select, each sent as soon as a client could), to th
 what another is computing, and to one without a cache; the achieved hit rate beside the best possible one; forward passes and the
 tokens that they computed. `most_gained`: how many times as fast these requests could be at most, whatever was known of them,
 since neither the longest chain of calls nor a perfect cache's tokens can be less. Programs and requests run in turn, each time
-on an empty cache: the programs of a run, their requests twice, and the programs again.
+on an empty cache: after a run of the programs that isn't counted, both twice, neither always first.
 
 With `--pool-share 0.5` the engine's pool holds half of the tokens that the programs of a run come to, each shared one counted
 once, as a server's does under load. Nothing else differs: the same engine with the same options and policy for both, the same
@@ -139,20 +139,22 @@ class Served:
 
 
 def measure(served: Served, others: Mapping[str, Served], programs: Callable[[int], list[Program[None]]], runs: int) -> Measured:
-    """Run one shape in every way: programs, their calls as requests twice, and the programs again, so that neither is always
-    first; on the engines that do less only once.
+    """Run one shape in every way: for each set of texts the programs once uncounted, which says what the calls are, and then
+    programs and requests twice each, neither always first; on the engines that do less only once.
     """
     found = Measured()
     for run in range(runs):
-        found.program.append(served.run(programs(run)))
+        served.run(programs(run))
         log, calls = served.recorder.log, served.recorder.calls
-        found.program_reuse.add(log)
-        for _ in range(2):
-            taken, raw_log = served.replay(calls)
-            found.raw.append(taken)
-            found.raw_reuse.add(raw_log)
-            found.least.append(Work.least(log))
-        found.program.append(served.run(programs(run)))
+        for by_program in (True, False, False, True) if run % 2 else (False, True, True, False):
+            if by_program:
+                found.program.append(served.run(programs(run)))
+                found.program_reuse.add(served.recorder.log)
+            else:
+                taken, raw_log = served.replay(calls)
+                found.raw.append(taken)
+                found.raw_reuse.add(raw_log)
+                found.least.append(Work.least(log))
         if not run:
             found.hasty += [others["hasty"].replay(calls)[0]] if "hasty" in others else []
             found.uncached += [others["uncached"].replay(calls)[0]] if "uncached" in others else []
