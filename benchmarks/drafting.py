@@ -1,7 +1,7 @@
 """What drafting gives: `python -m benchmarks.drafting`, on SmolLM2 (`pair`: on random models), beside an engine without drafters.
 
 For each case tokens per step and tokens a second, with and without, how many guesses held, and whether the texts are the same
-(in float32 they must be; other forms round by the number of rows). Both engines have one model and take each round in turn, so
+(in float32 they must be; other forms round by the number of rows). Both engines have one model and take each step in turn, so
 that what else the machine does befalls both. Where drafts are trees, a third one has the same drafters without branches.
 """
 
@@ -46,25 +46,29 @@ class Side:
     seconds: float = 0.0
     texts: dict[str, str] = field(default_factory=dict)
 
-    def run(self, calls: list[Call], *, counted: bool) -> None:
-        """All of `calls` at once, to their end."""
-        engine = self.loaded.engine
-        before, began = engine.stats().steps, time.perf_counter()
+    def submit(self, calls: list[Call]) -> None:
+        """Let `calls` begin, all at once."""
         for call in calls:
-            engine.submit(call)
-        tokens = 0
-        while engine.has_work:
-            for event in engine.step():
-                if isinstance(event, Delta):
-                    self.texts[event.id] = self.texts.get(event.id, "") + event.text
-                elif isinstance(event, Completed):
-                    tokens += event.usage.completion_tokens
-                elif isinstance(event, Failed):
-                    raise SystemExit(f"A call failed: {event.message}")
+            self.loaded.engine.submit(call)
+
+    def step(self, *, counted: bool) -> bool:
+        """One step; whether there was anything to do."""
+        engine = self.loaded.engine
+        if not engine.has_work:
+            return False
+        before, began, tokens = engine.stats().steps, time.perf_counter(), 0
+        for event in engine.step():
+            if isinstance(event, Delta):
+                self.texts[event.id] = self.texts.get(event.id, "") + event.text
+            elif isinstance(event, Completed):
+                tokens += event.usage.completion_tokens
+            elif isinstance(event, Failed):
+                raise SystemExit(f"A call failed: {event.message}")
         if counted:
-            self.steps += engine.stats().steps - before
             self.seconds += time.perf_counter() - began
+            self.steps += engine.stats().steps - before
             self.tokens += tokens
+        return True
 
     def close(self) -> None:
         """End the engine."""
@@ -118,8 +122,11 @@ def measure(name: str, case: Case, options: argparse.Namespace, report: Report) 
             sides.append(_load(options, names | small, drafters, plain.loaded.model))
     try:
         for number, calls in enumerate(case.rounds(drafted.loaded.tokenizer)):
-            for side in reversed(sides) if number % 2 else sides:
-                side.run(calls, counted=number >= case.warm)
+            for side in sides:
+                side.submit(calls)
+            order = sides
+            while sum(side.step(counted=number >= case.warm) for side in order):  # all of them step
+                order = order[::-1]
         stats = drafted.loaded.engine.stats()
     finally:
         for side in sides:
