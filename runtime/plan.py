@@ -12,7 +12,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from branchpoint.constrained.errors import MatcherError
+from branchpoint.errors import BranchpointError
 from branchpoint.radix import Swap
+from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "MaskSource",
     "Odds",
     "PageCopy",
+    "Refusal",
     "RowResult",
     "Runner",
     "Slot",
@@ -162,6 +166,12 @@ class StepPlan:
         return sum(len(slot.rows) for slot in self.slots)
 
 
+class Refusal(str):
+    """Why a row has no token, where its grammar says so: the caller's error, not the engine's."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class RowResult:
     """What one wanted row gave.
@@ -185,6 +195,13 @@ class RowResult:
     hidden: npt.NDArray[np.float32] | None = None
     odds: Odds | None = None
     replaced: bool = False
+
+    @property
+    def failure(self) -> BranchpointError | None:
+        """What ends the sequence, where the row is unusable."""
+        if self.error is None:
+            return None
+        return MatcherError(self.error) if isinstance(self.error, Refusal) else RuntimeFailure(self.error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from branchpoint.kernels.drawing import Cut, draw_row
 from branchpoint.kernels.sample import first_argmax
 from branchpoint.runtime.logprobs import RowReport, WantedRow, report_rows
 from branchpoint.runtime.penalties import adjust, changes_logits, suppressed_tokens
-from branchpoint.runtime.plan import RowResult, TokenMask
+from branchpoint.runtime.plan import Refusal, RowResult, TokenMask
 from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = [
@@ -194,7 +194,9 @@ def _draw_asking(
 
 def grammar_failure(error: BaseException) -> str:
     """Why a row has no token whose grammar failed while it was asked."""
-    return str(error) if isinstance(error, GrammarError) else f"The grammar failed: {type(error).__name__}: {str(error)[:500]}"
+    return (
+        Refusal(error) if isinstance(error, GrammarError) else f"The grammar failed: {type(error).__name__}: {str(error)[:500]}"
+    )
 
 
 def _nothing(row: WantedRow) -> str:

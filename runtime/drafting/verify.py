@@ -8,7 +8,6 @@ from collections.abc import Sequence as Seq
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.walk import renew_matcher
-from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.generation import Finish, Generation
 from branchpoint.runtime.masks import StepMasks
 from branchpoint.runtime.plan import RowResult, Slot, StepPlan, StepResult
@@ -23,8 +22,8 @@ def row_errors(plan: StepPlan, result: StepResult) -> dict[Sequence, BaseExcepti
     errors: dict[Sequence, BaseException] = {}
     for slot, rows in zip(plan.slots, result.rows, strict=True):
         for row in rows[: len(rows) - len(slot.draft)]:
-            if row.error:
-                errors[slot.sequence] = RuntimeFailure(row.error)
+            if row.failure:
+                errors[slot.sequence] = row.failure
     return errors
 
 
