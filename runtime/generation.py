@@ -157,8 +157,8 @@ class Generation:
             return False
         sequence.confirm(position)
         sequence.next_row = max(sequence.next_row, following)
-        if row.failure:
-            raise row.failure
+        if failure := row.failure:
+            raise failure
         return True
 
     def _agree(self, slot: Slot, at: int) -> None:

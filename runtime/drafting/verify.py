@@ -22,8 +22,8 @@ def row_errors(plan: StepPlan, result: StepResult) -> dict[Sequence, BaseExcepti
     errors: dict[Sequence, BaseException] = {}
     for slot, rows in zip(plan.slots, result.rows, strict=True):
         for row in rows[: len(rows) - len(slot.draft)]:
-            if row.failure:
-                errors[slot.sequence] = row.failure
+            if failure := row.failure:
+                errors[slot.sequence] = failure
     return errors
 
 
