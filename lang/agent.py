@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
 from branchpoint.lang.calls import gen, tool
+from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.options import SamplingOptions
 from branchpoint.lang.state import State
 from branchpoint.lang.tools import Tool, ToolCall, as_tools
@@ -29,9 +31,10 @@ def use_tools(
 
     `tool_choice` holds for the first turn. What a tool raises is raised, or with `on_error="tell"` told to the model.
     """
-    for turn in _turns(s, name, tools, tool_choice, max_turns, options):
+    for turn in _turns(s, name, tools, tool_choice, max_turns, on_error, options):
         if isinstance(said := s[name], ToolCall):
-            turn.told = _told(said, on_error)
+            with turn.errors_told():
+                turn.told = _text(said.run())
     return str(s[name])
 
 
@@ -46,9 +49,10 @@ async def ause_tools(
     **options: Unpack[SamplingOptions],
 ) -> str:
     """As `use_tools`, in an `async def` program, with tools that may be `async` (those of MCP are)."""
-    for turn in _turns(s, name, tools, tool_choice, max_turns, options):
+    for turn in _turns(s, name, tools, tool_choice, max_turns, on_error, options):
         if isinstance(said := await s.aget(name), ToolCall):
-            turn.told = await _atold(said, on_error)
+            with turn.errors_told():
+                turn.told = _text(await said.arun())
     return str(await s.aget(name))
 
 
@@ -56,7 +60,18 @@ async def ause_tools(
 class _Turn:
     """A turn of the model's. `told` is what it is told of its call; None where it called nothing."""
 
+    on_error: OnError
     told: str | None = None
+
+    @contextmanager
+    def errors_told(self) -> Iterator[None]:
+        """Around the run of a tool: where the program says so, what it raises is told to the model."""
+        try:
+            yield
+        except Exception as error:  # the tool's boundary: its error is the model's to deal with, where the program says so
+            if self.on_error == "raise":
+                raise
+            self.told = f"Error: {error}"
 
 
 def _turns(
@@ -65,37 +80,22 @@ def _turns(
     tools: Iterable[Tool | Callable[..., object]],
     tool_choice: str,
     max_turns: int,
+    on_error: OnError,
     options: SamplingOptions,
 ) -> Iterator[_Turn]:
     """The loop. Each turn is asked for and given out; whoever takes it reads the value of `name`, and sets `told`."""
+    if on_error not in ("raise", "tell"):
+        raise ProgramMistake(f"on_error must be 'raise' or 'tell', got {on_error!r}.")
     known = as_tools(tools)
     for number in range(max_turns):
         with s.assistant():
             s += gen(name, tools=known, tool_choice="auto" if number else tool_choice, **options)
-        turn = _Turn()
+        turn = _Turn(on_error)
         yield turn
         if turn.told is None:
             return
         s += tool(turn.told)
     s.assistant(gen(name, **options))
-
-
-def _told(call: ToolCall, on_error: OnError) -> str:
-    try:
-        return _text(call.run())
-    except Exception as error:  # the tool's boundary: its error is the model's to deal with, where the program says so
-        if on_error == "raise":
-            raise
-        return f"Error: {error}"
-
-
-async def _atold(call: ToolCall, on_error: OnError) -> str:
-    try:
-        return _text(await call.arun())
-    except Exception as error:  # as in `_told`
-        if on_error == "raise":
-            raise
-        return f"Error: {error}"
 
 
 def _text(result: object) -> str:

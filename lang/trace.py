@@ -280,7 +280,7 @@ class TraceFork(Fork):
         """See `Fork`."""
         if on_error == "return":
             cast(TraceState, self[0])._refuse("it goes on where a branch fails")
-        super().join(mode)
+        super().join(mode, on_error=on_error)
         if mode == "gather_variable":
             cast(TraceState, self.parent).join(self, append=False)
 

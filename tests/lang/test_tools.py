@@ -263,6 +263,8 @@ def test_what_a_tool_raises_is_raised_or_told_to_the_model() -> None:
     found = run(body, script, on_error="tell")
     assert found.value == "Sorry."
     assert "Error: no such thing" in found.text()
+    with pytest.raises(bp.ProgramMistake, match="'raise' or 'tell', got 'return'"):
+        run(body, script, on_error="return")
 
 
 async def test_async_tools_are_for_async_programs() -> None:
