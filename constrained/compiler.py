@@ -13,7 +13,7 @@ from branchpoint.constrained import charset
 from branchpoint.constrained.completion import Completer, check_length
 from branchpoint.constrained.documents import Documents
 from branchpoint.constrained.engines.continued import continue_grammar
-from branchpoint.constrained.engines.prefixed import PrefixedGrammar
+from branchpoint.constrained.engines.known import PrefixedGrammar
 from branchpoint.constrained.engines.steered import SteerableGrammar
 from branchpoint.constrained.errors import (
     CompilerClosed,

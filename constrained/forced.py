@@ -4,19 +4,17 @@ Called by matchers when the grammar leaves no choice. Where it is unsure it forc
 under the mask, which is always right.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from branchpoint.constrained.vocabulary import Vocabulary
+from branchpoint.constrained.vocabulary import CERTAIN_CUT, Vocabulary
 
-__all__ = ["ForcedCut", "ForcedCuts", "canonical_tokens"]
+__all__ = ["ForcedCut", "ForcedCuts"]
 
 _WHOLE = 256  # bytes of output that are tokenised again in full
 _LONGEST = 2048  # bytes appended at once; the rest is forced next time
 _TAILS = (8, 3)  # shorter histories to try where the longer one wasn't cut canonically, in tokens
-_CERTAIN_CUT = re.compile(rb"[0-9A-Za-z][^0-9A-Za-z'\x80-\xff]")  # between the two
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,6 @@ class ForcedCuts:
         return ForcedCut(cut.settled, cut.settled) if more else cut
 
 
-def canonical_tokens(vocabulary: Vocabulary, history: Sequence[int], forced: bytes, *, ends: bool) -> list[int]:
-    """Tokens for (a prefix of) `forced`, after the output `history`: those that are settled, all where the output `ends` then."""
-    cut = ForcedCuts(vocabulary, 0).cut(history, forced)
-    return list(cut.whole if ends else cut.settled)
-
-
 def _cut(vocabulary: Vocabulary, tail: tuple[int, ...], forced: bytes) -> ForcedCut | None:
     """How `forced` is cut behind `tail`; None where that doesn't come out as it is."""
     text = vocabulary.text(tail) + forced
@@ -72,9 +64,9 @@ def _tails(vocabulary: Vocabulary, history: Sequence[int], forced: bytes) -> Ite
     256 bytes. Then, should these not be cut canonically, a few tokens.
     """
     length, start, following = 0, len(history), forced[:1]
-    apart = not _joins(vocabulary)
+    apart = not vocabulary.joins
     while start > 0 and length + len(text := vocabulary.tokens[history[start - 1]]) <= _WHOLE:
-        if apart and _CERTAIN_CUT.fullmatch(text[-1:] + following):
+        if apart and CERTAIN_CUT.fullmatch(text[-1:] + following):
             break
         start -= 1
         length += len(text)
@@ -84,12 +76,6 @@ def _tails(vocabulary: Vocabulary, history: Sequence[int], forced: bytes) -> Ite
     for count in _TAILS:
         if count < len(longest):
             yield longest[-count:]
-
-
-@lru_cache(maxsize=16)
-def _joins(vocabulary: Vocabulary) -> bool:
-    """Whether a token has what usual tokenizers never join: such a vocabulary's cuts may hang on what is far behind."""
-    return _CERTAIN_CUT.search(b"\xff".join(vocabulary.ordered)) is not None
 
 
 def _settled(vocabulary: Vocabulary, tokens: Sequence[int], known: int, text: bytes) -> list[int]:
@@ -119,4 +105,4 @@ def _last_certain_cut(text: bytes, limit: int) -> int:
     Everywhere else (inside a word or a run of spaces or marks, before an apostrophe, from a mark into a word) what comes
     later can move a boundary in some tokenizer.
     """
-    return max((found.start() + 1 for found in _CERTAIN_CUT.finditer(text, 0, limit + 1)), default=0)
+    return max((found.start() + 1 for found in CERTAIN_CUT.finditer(text, 0, limit + 1)), default=0)

@@ -7,6 +7,7 @@ import numpy as np
 
 from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import EmptyLanguage, shorten
+from branchpoint.constrained.forced import ForcedCuts
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import allow_all, forbid, pack
 from branchpoint.constrained.spec import Narrowing
@@ -21,6 +22,7 @@ class HealedText:
 
     def __init__(self, vocabulary: Vocabulary, prefix: bytes) -> None:
         self.vocabulary = vocabulary
+        self.cuts = ForcedCuts(vocabulary)
         self._prefix = prefix
         self._free = np.zeros(mask_words(vocabulary.size), dtype=np.int32)
         allow_all(self._free, vocabulary.size)

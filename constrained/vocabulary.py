@@ -6,15 +6,19 @@ Built once per model by `runtime.tokenizer` and handed to the compiler; every gr
 import bisect
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from branchpoint.constrained.errors import InvalidVocabulary, shorten
 
-__all__ = ["Vocabulary", "make_vocabulary", "vocabulary_from_ranks", "vocabulary_from_tokenizer_json"]
+__all__ = ["CERTAIN_CUT", "Vocabulary", "make_vocabulary", "vocabulary_from_ranks", "vocabulary_from_tokenizer_json"]
 
 Encode = Callable[[bytes], list[int]]
+CERTAIN_CUT = re.compile(rb"[0-9A-Za-z][^0-9A-Za-z'\x80-\xff]")
+"""Two bytes that usual tokenizers never join."""
+
 _SPACE_MARK = "\u2581"
 
 
@@ -24,7 +28,8 @@ class Vocabulary:
 
     `tokens[id]` is b"" for special and unused ids, which never match text. `eos` ids end an output; they are special.
     `size` is the width of the model's logits and the length of `tokens`. `encode` cuts bytes that stand inside a text as
-    the tokenizer would: no special tokens, nothing added; it may raise ValueError for bytes it can't take.
+    the tokenizer would: no special tokens, nothing added; it may raise ValueError for bytes it can't take. `joins`: a token
+    has a CERTAIN_CUT within, so that cuts may hang on what is far behind.
     """
 
     tokens: tuple[bytes, ...]
@@ -36,6 +41,7 @@ class Vocabulary:
     by_bytes: Mapping[bytes, tuple[int, ...]] = field(repr=False)
     ordered: tuple[bytes, ...] = field(repr=False)
     longest: int
+    joins: bool
 
     def extensions(self, prefix: bytes) -> Iterable[bytes]:
         """The tokens' bytes that begin with `prefix` and are longer, in byte order."""
@@ -74,6 +80,7 @@ def make_vocabulary(
     digest = hashlib.sha256(repr((size, eos, sorted(marked))).encode())
     for text in table:
         digest.update(len(text).to_bytes(4, "little") + text)
+    ordered = tuple(sorted(grouped))
     return Vocabulary(
         tokens=tuple(table),
         special=frozenset(token for token in marked if token < size),
@@ -82,8 +89,9 @@ def make_vocabulary(
         encode=encode,
         fingerprint=digest.hexdigest(),
         by_bytes={text: tuple(ids) for text, ids in grouped.items()},
-        ordered=tuple(sorted(grouped)),
+        ordered=ordered,
         longest=max(map(len, grouped), default=0),
+        joins=CERTAIN_CUT.search(b"\xff".join(ordered)) is not None,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import EmptyLanguage, shorten
+from branchpoint.constrained.forced import ForcedCuts
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import pack
 from branchpoint.constrained.spec import Narrowing
@@ -35,6 +36,7 @@ class ChoiceGrammar:
         if not options:
             raise EmptyLanguage("Expected at least one option to choose from, got none.")
         self.vocabulary = vocabulary
+        self.cuts = ForcedCuts(vocabulary)
         self._options = sorted(set(options))
         self._rows: dict[ChoiceState, MaskRow] = {}
         self._finishable: dict[int, frozenset[int]] = {}

@@ -3,18 +3,16 @@
 Around another engine's grammar; its cursors start behind the text. What is healed of the text is written again.
 """
 
-from collections.abc import Sequence
-
 from branchpoint.constrained.completion import pieces
+from branchpoint.constrained.engines.known import KnownMatcher
 from branchpoint.constrained.engines.steered import SteerableGrammar
 from branchpoint.constrained.errors import NotInGrammar, shorten
-from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher, Residue
+from branchpoint.constrained.grammar import CompiledGrammar, Matcher
 from branchpoint.constrained.healing import compile_prefix
-from branchpoint.constrained.mask import allocate
 from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.vocabulary import Vocabulary
 
-__all__ = ["ContinuedGrammar", "HealedMatcher", "continue_grammar"]
+__all__ = ["ContinuedGrammar", "continue_grammar"]
 
 _SHOWN = 60  # characters of a text in an error
 
@@ -66,59 +64,9 @@ class ContinuedGrammar:
         """A new cursor behind the text."""
         matcher = self._inner.matcher()
         matcher.advance(self._tokens)
-        return matcher if self._healing is None else HealedMatcher(self._vocabulary, self._healing.matcher(), matcher)
-
-
-class HealedMatcher:
-    """A cursor whose first bytes are known (`grammar.Matcher`): what `healing` and `inner` both take."""
-
-    def __init__(self, vocabulary: Vocabulary, healing: Matcher, inner: Matcher) -> None:
-        self._healing = healing
-        self._inner = inner
-        self._row = allocate(1, vocabulary.size)[0]
-
-    def fill(self, row: MaskRow) -> None:
-        """The tokens that both take."""
-        self._inner.fill(row)
-        self._heal(row)
-
-    def fill_loosely(self, row: MaskRow) -> Residue | None:
-        """As `fill`; what the inner cursor leaves to ask is left here too."""
-        residue = self._inner.fill_loosely(row)
-        self._heal(row)
-        return residue
-
-    def _heal(self, row: MaskRow) -> None:
-        if not self._healing.can_end:
-            self._healing.fill(self._row)
-            row[: len(self._row)] &= self._row
-            row[len(self._row) :] = 0
-
-    def advance(self, tokens: Sequence[int]) -> int:
-        """Consume tokens in order; how many both accepted."""
-        taken = self._healing.advance(tokens)
-        accepted = self._inner.advance(tokens[:taken])
-        self._healing.rollback(taken - accepted)
-        return accepted
-
-    def rollback(self, count: int) -> None:
-        """Take back the last `count` tokens. Raises MatcherError past the start."""
-        self._healing.rollback(count)
-        self._inner.rollback(count)
-
-    def forced(self) -> list[int]:
-        """What the inner cursor forces, once the known bytes are written."""
-        return self._inner.forced() if self._healing.can_end else []
-
-    @property
-    def can_end(self) -> bool:
-        """Whether the output so far is a complete sentence."""
-        return self._healing.can_end and self._inner.can_end
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing but an end token can follow."""
-        return self._healing.can_end and self._inner.finished
+        if self._healing is None:
+            return matcher
+        return KnownMatcher(self._vocabulary, self._healing.matcher(), matcher, shared=True)
 
 
 def _shown(text: bytes) -> str:

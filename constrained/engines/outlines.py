@@ -8,6 +8,7 @@ import outlines_core
 
 from branchpoint.constrained.engines.states import StateMatcher
 from branchpoint.constrained.errors import InvalidRegex, shorten
+from branchpoint.constrained.forced import ForcedCuts
 from branchpoint.constrained.grammar import MaskRow, mask_words
 from branchpoint.constrained.mask import forbid, iterate_allowed, pack
 from branchpoint.constrained.spec import Narrowing
@@ -44,6 +45,7 @@ class OutlinesGrammar:
 
     def __init__(self, vocabulary: Vocabulary, index: outlines_core.Index) -> None:
         self.vocabulary = vocabulary
+        self.cuts = ForcedCuts(vocabulary)
         self._index = index
         self._eos = frozenset(vocabulary.eos)
         self._rows: dict[int, MaskRow] = {}

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from branchpoint.constrained.errors import MatcherError
-from branchpoint.constrained.forced import canonical_tokens
+from branchpoint.constrained.forced import ForcedCuts
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.mask import allow
 from branchpoint.constrained.vocabulary import Vocabulary
@@ -21,6 +21,7 @@ class StateMachine(Protocol[State]):
     """A grammar as states and steps. Every reachable state can be completed. Immutable but for caches."""
 
     vocabulary: Vocabulary
+    cuts: ForcedCuts
 
     def start(self) -> State:
         """The state before any token."""
@@ -100,7 +101,8 @@ class StateMatcher(Generic[State]):
         if self._ended:
             return []
         forced, ends = self._machine.forced_bytes(self._states[-1])
-        return canonical_tokens(self._machine.vocabulary, self._tokens, forced, ends=ends)
+        cut = self._machine.cuts.cut(self._tokens, forced)
+        return list(cut.whole if ends else cut.settled)
 
     @property
     def can_end(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from branchpoint.constrained.compiler import GrammarCompiler
-from branchpoint.constrained.forced import canonical_tokens
+from branchpoint.constrained.forced import ForcedCuts
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary, make_vocabulary
 from tests.constrained.corpus import PERSON, Generator, allowed, compiled
@@ -38,6 +38,12 @@ TEXTS: list[tuple[Constraint, list[str]]] = [
         ["def run_all(self) -> None:\n    return None\n"],
     ),
 ]
+
+
+def cut(vocabulary: Vocabulary, history: list[int], forced: bytes, *, ends: bool) -> list[int]:
+    """The tokens that are settled; all where the output ends then."""
+    found = ForcedCuts(vocabulary).cut(history, forced)
+    return list(found.whole if ends else found.settled)
 
 
 @pytest.mark.parametrize("which", range(len(TEXTS)))
@@ -104,26 +110,26 @@ def test_real_text_cut_anywhere_is_forced_as_it_is_tokenised(vocabulary: Vocabul
     for at in range(0, len(whole) - 40, 7):
         for length in (3, 11, 40, 90):
             start = ends[at]
-            forced = canonical_tokens(vocabulary, whole[: at + 1], text[start : start + length], ends=False)
+            forced = cut(vocabulary, whole[: at + 1], text[start : start + length], ends=False)
             assert forced == whole[at + 1 : at + 1 + len(forced)]
             kept += len(forced)
     assert kept > 1000
 
 
 def test_a_word_that_may_go_on_is_held_back(vocabulary: Vocabulary) -> None:
-    assert canonical_tokens(vocabulary, [], b"hello wor", ends=False) == vocabulary.encode(b"hello")
-    assert canonical_tokens(vocabulary, [], b"hello wor", ends=True) == vocabulary.encode(b"hello wor")
-    assert canonical_tokens(vocabulary, vocabulary.encode(b"hel"), b"lo ", ends=True) == []
-    assert canonical_tokens(vocabulary, [], b"\xf0\x9f", ends=True) == []
+    assert cut(vocabulary, [], b"hello wor", ends=False) == vocabulary.encode(b"hello")
+    assert cut(vocabulary, [], b"hello wor", ends=True) == vocabulary.encode(b"hello wor")
+    assert cut(vocabulary, vocabulary.encode(b"hel"), b"lo ", ends=True) == []
+    assert cut(vocabulary, [], b"\xf0\x9f", ends=True) == []
 
 
 def test_behind_a_word_that_was_cut_oddly_the_rest_is_forced(vocabulary: Vocabulary) -> None:
     letters = [vocabulary.by_bytes[bytes((letter,))][0] for letter in b'{"name":"Ann']
     for rest in (b'","age":', b" is here, "):
-        assert canonical_tokens(vocabulary, letters, rest, ends=True) == vocabulary.encode(rest)
-        settled = canonical_tokens(vocabulary, letters, rest, ends=False)
+        assert cut(vocabulary, letters, rest, ends=True) == vocabulary.encode(rest)
+        settled = cut(vocabulary, letters, rest, ends=False)
         assert settled == vocabulary.encode(rest)[: len(settled)]
-    assert canonical_tokens(vocabulary, letters, b"ie is here", ends=True) == []
+    assert cut(vocabulary, letters, b"ie is here", ends=True) == []
 
 
 def test_where_tokens_join_words_to_marks_an_odd_cut_is_seen() -> None:
@@ -134,5 +140,5 @@ def test_where_tokens_join_words_to_marks_an_odd_cut_is_seen() -> None:
         return [ids[piece] for piece in re.findall(rb'n"|.', text)]
 
     joining = make_vocabulary(dict(enumerate(texts)), (), (len(texts),), len(texts) + 1, encode)
-    assert canonical_tokens(joining, [ids[b"a"], ids[b"n"]], b'",', ends=True) == []
-    assert canonical_tokens(joining, [ids[b"a"], ids[b"m"]], b'",', ends=True) == [ids[b'"'], ids[b","]]
+    assert cut(joining, [ids[b"a"], ids[b"n"]], b'",', ends=True) == []
+    assert cut(joining, [ids[b"a"], ids[b"m"]], b'",', ends=True) == [ids[b'"'], ids[b","]]
