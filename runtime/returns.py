@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from branchpoint.runtime.messages import Call, Completed, Event, Failed, ProgramEnded, ScoreCall, Scored
+from branchpoint.runtime.messages import Abort, Call, Completed, Event, Failed, ProgramEnded, ScoreCall, Scored
 
 __all__ = ["Returns"]
 
@@ -67,6 +67,8 @@ class Returns:
                 self._called(command)
         elif isinstance(command, ProgramEnded):
             self._over((command.namespace, command.program))
+        elif isinstance(command, Abort):
+            self._given_up(command.id)
 
     def told(self, reports: Iterable[Event], seconds: float) -> None:
         """A step has taken so long, and said this."""
@@ -112,6 +114,13 @@ class Returns:
         if hints.siblings > 1 and fork not in program.forks:
             program.forks.add(fork)
             self._expect(program, hints.siblings - 1)
+
+    def _given_up(self, call_id: str) -> None:
+        """Nobody waits for this call any more: that it ends tells nothing of what comes next."""
+        call = self._open.pop(call_id, None)
+        if call is not None and call.hints.program:
+            self._programs[_name(call)].open -= 1
+            self._forget(_name(call))
 
     def _expect(self, program: _Program, count: int) -> None:
         if not self._due:

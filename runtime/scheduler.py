@@ -158,6 +158,8 @@ class Scheduler:
     def abandon(self, plan: StepPlan) -> None:
         """The plan failed in the middle; its sequences are to be removed without keeping anything."""
         self.cache.settle(plan.copies, made=False)
+        if self._speculation:
+            self._speculation.abandon()
 
     def check(self) -> None:
         """Hold queues, sequences and pages against each other. Raises AssertionError."""

@@ -151,6 +151,10 @@ class Speculation:
             self._pause = Pause()
         self._purse.settle(saved, taken)
 
+    def abandon(self) -> None:
+        """The step failed: nothing is known of its drafts, and what comes next has nothing to do with it."""
+        self._open = _Open()
+
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended; with `kept` its output is whole."""
         self._acceptance.forget(sequence)

@@ -110,6 +110,16 @@ def test_a_step_that_only_computes_prompts_counts_no_draft_of_the_step_before() 
     assert step(made, sequence(1)) > 0
 
 
+def test_of_a_step_that_failed_nothing_is_counted_later() -> None:
+    made, one = speculation(slope=0.3), sequence()
+    assert asked(made, one)[0] > 0
+    made.abandon()
+    assert made.learn(one, (), 1, finished=False) is None
+    for _ in range(100):
+        made.settle(1.0)  # steps that only compute prompts
+    assert step(made, sequence(1)) > 0
+
+
 def test_a_full_batch_whose_guesses_hold_is_found_out_by_trying_them_all_at_once() -> None:
     sequences = [sequence(number) for number in range(16)]
     made = Speculation(  # a tile more for any guess, and a prior that doesn't pay for it

@@ -122,6 +122,18 @@ def test_a_prompt_that_may_be_replayed_ends_in_a_step_of_its_own_where_forms_dif
         steps = [1]  # all but the last is in the cache
 
 
+def test_a_step_that_fails_takes_its_drafts_along() -> None:
+    made, runner = all_of(Parrot(1, 2)), ScriptedRunner()
+    engine = make_engine(runner, speculation=made)
+    engine.submit(Call("c", (1, 2, 3), SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)))
+    engine.step()
+    runner.fault = OSError("broken")
+    engine.step()
+    slot = runner.plans[-1].slots[0]
+    assert slot.draft and made.learn(slot.sequence, (), len(slot.draft), finished=True) is None
+    engine.close()
+
+
 def test_wrong_guesses_change_nothing_and_leave_nothing_in_the_tree() -> None:
     call = Call("c", (1, 2, 3), SamplingParams(max_tokens=6, temperature=1.0, seed=3, ignore_eos=True))
     engine = make_engine(ScriptedRunner(64, 1), speculation=all_of(Oracle({"c": call}, CONTEXT, 1.0), 8))

@@ -1,7 +1,7 @@
 """Waiting a moment for programs that are about to go on, so that their next calls share a step."""
 
 from branchpoint.runtime.loop import Command, Report, Shutdown, run_engine
-from branchpoint.runtime.messages import Call, Completed, Hints, ProgramEnded, Usage
+from branchpoint.runtime.messages import Abort, Call, Completed, Hints, ProgramEnded, Usage
 from branchpoint.runtime.plan import MaskSource, StepPlan, StepResult
 from branchpoint.runtime.returns import Returns
 from branchpoint.runtime.sampling import SamplingParams
@@ -87,6 +87,17 @@ def test_a_pause_that_was_announced_is_not_waited_for() -> None:
     told.sent(*(call(program, program, **away) for program in "pq"), call("b", "p"))
     told.ended("p", "q")  # q has nothing else open
     assert told.patience == 0
+
+
+def test_a_call_that_is_given_up_is_followed_by_nothing() -> None:
+    told = Told()
+    told.sent(call("a", "p", returns=True), call("b", "q", path=(0, 0)), call("raw"))
+    told.sent(Abort("a"), Abort("b"), Abort("raw"), Abort("unknown"))
+    told.ended("a", "b", "raw")
+    assert told.patience == 0
+    told.sent(call("again", "p", returns=True))
+    told.ended("again")
+    assert told.patience > 0
 
 
 def test_the_first_of_a_fork_is_followed_by_its_siblings() -> None:
