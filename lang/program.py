@@ -288,7 +288,11 @@ def function(
 ) -> Program[R] | Callable[[Callable[..., R]], Program[R]]:
     """Make a program of a function whose first parameter is its state; it may be `async def`. Use it as a decorator.
 
-    `num_api_spec_tokens` is SGLang's, for APIs that are asked for several gens at once. There is nothing to save here: calls go
-    on from the KV of those before them, and an API that can't go on within an answer refuses the program by name.
+    `num_api_spec_tokens` is SGLang's, for APIs that are asked for several gens at once: here it raises ProgramMistake.
     """
+    if num_api_spec_tokens is not None:
+        raise ProgramMistake(
+            "num_api_spec_tokens must be left out: no answer is cut into several gens here. An engine, or a server of ours, "
+            "goes on from the KV of the gens before; for a chat API, put each gen into a turn of its own."
+        )
     return Program(function) if function is not None else lambda decorated: Program(decorated)

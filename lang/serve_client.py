@@ -78,7 +78,7 @@ class GatewayClient:
             self._programs[call.hints.program] = (caller, salt)
         own = msgspec.structs.replace(call, namespace=salt)
         try:
-            record = RequestRecord(call.id, PROGRAMS_PATH, caller.name, True, "", (own,))
+            record = RequestRecord(call.id, PROGRAMS_PATH, caller.name, adapter or self._gateway.name, True, "", (own,))
             with self._gateway.open(record, caller=caller, adapter=adapter) as exchange:
                 while batch := await exchange.batch():
                     for _, event in batch:
@@ -116,9 +116,9 @@ class GatewayClient:
         """See the engine's own client."""
         return self._gateway.loaded.engine.flush_cache()
 
-    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False, within: tuple[str, ...] = ()) -> "Future[None]":
         """See the engine's own client."""
-        return self._gateway.loaded.engine.load_adapter(name, folder, replace=replace)
+        return self._gateway.loaded.engine.load_adapter(name, folder, replace=replace, within=within)
 
     def unload_adapter(self, name: str) -> "Future[None]":
         """See the engine's own client."""

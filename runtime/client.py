@@ -47,9 +47,9 @@ class EngineClient(Protocol):
     def dump_cache(self) -> "Future[CacheDump]":
         """What the radix tree holds. Walks all of it, and holds the engine up meanwhile: for people, not for monitoring."""
 
-    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False, within: tuple[str, ...] = ()) -> "Future[None]":
         """Read the adapter in `folder`, which calls can name when this is done; with `replace` in place of another of its name.
-        Fails with InvalidRequest telling why it can't be served.
+        With `within`, from inside of these folders alone. Fails with InvalidRequest telling why it can't be served.
         """
 
     def unload_adapter(self, name: str) -> "Future[None]":

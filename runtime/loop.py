@@ -49,6 +49,7 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
     name: str
     folder: str
     replace: bool = False
+    within: tuple[str, ...] = ()
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
@@ -181,7 +182,11 @@ def _timed(step: Callable[[], list[Event]], clock: Callable[[], float]) -> tuple
 
 def _load_adapter(engine: HostedEngine, command: LoadAdapter, deliver: Deliver) -> None:
     """Body of a thread: reading weights must not hold up steps."""
-    deliver([_changed(command.number, lambda: engine.adapters.load(command.name, command.folder, replace=command.replace))])
+
+    def load() -> None:
+        engine.adapters.load(command.name, command.folder, replace=command.replace, within=command.within)
+
+    deliver([_changed(command.number, load)])
 
 
 def _changed(number: int, change: Callable[[], None]) -> Answer:

@@ -78,9 +78,9 @@ class _Host(ABC):
         """See `EngineClient`."""
         return self._ask("cache", _cache_of)
 
-    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False, within: tuple[str, ...] = ()) -> "Future[None]":
         """See `EngineClient`."""
-        return self._asked(lambda number: LoadAdapter(number, name, folder, replace), lambda _: None)
+        return self._asked(lambda number: LoadAdapter(number, name, folder, replace, within), lambda _: None)
 
     def unload_adapter(self, name: str) -> "Future[None]":
         """See `EngineClient`."""

@@ -48,9 +48,9 @@ class AdapterClient:
         """See `EngineClient`."""
         return self._client.dump_cache()
 
-    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False, within: tuple[str, ...] = ()) -> "Future[None]":
         """See `EngineClient`."""
-        return self._client.load_adapter(name, folder, replace=replace)
+        return self._client.load_adapter(name, folder, replace=replace, within=within)
 
     def unload_adapter(self, name: str) -> "Future[None]":
         """See `EngineClient`."""

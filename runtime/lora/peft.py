@@ -16,6 +16,7 @@ from torch import Tensor
 
 from branchpoint.runtime.errors import ModelError
 from branchpoint.runtime.lora.adapter import CONFIG, WEIGHTS, Adapter
+from branchpoint.runtime.lora.files import read_file, shown
 from branchpoint.runtime.models.config import ModelConfig
 from branchpoint.runtime.models.linears import layer_linears
 
@@ -63,14 +64,16 @@ def largest_adapter(config: ModelConfig, rank: int) -> int:
     return config.num_layers * rank * sum(size + inputs for size, inputs in sizes)
 
 
-def read_adapter(name: str, folder: str, config: ModelConfig, max_rank: int) -> LoraAdapter:
-    """The adapter in `folder` for a model of this shape, of `max_rank` at most. Raises ModelError telling what doesn't fit."""
+def read_adapter(name: str, folder: str, config: ModelConfig, max_rank: int, *, within: tuple[str, ...] = ()) -> LoraAdapter:
+    """The adapter in `folder` for a model of this shape, of `max_rank` at most; nothing is read from outside of `within`, where
+    that names folders. Raises ModelError telling what doesn't fit.
+    """
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise ModelError(f"{folder!r:.200} must be a folder with {CONFIG} and {WEIGHTS}, as PEFT saves an adapter.")
-    rank, scale = _read_config(_bytes(path / CONFIG, _CONFIG_BYTES), _where(path / CONFIG), max_rank)
-    data = _bytes(path / WEIGHTS, largest_adapter(config, max_rank) * max(_DTYPE_BYTES.values()) + _HEADER_BYTES)
-    where = _where(path / WEIGHTS)
+    rank, scale = _read_config(read_file(path / CONFIG, _CONFIG_BYTES, within), shown(path / CONFIG), max_rank)
+    most = largest_adapter(config, max_rank) * max(_DTYPE_BYTES.values()) + _HEADER_BYTES
+    data, where = read_file(path / WEIGHTS, most, within), shown(path / WEIGHTS)
     try:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, KeyError, ValueError) as error:  # KeyError: a type that torch has no name for
@@ -78,26 +81,6 @@ def read_adapter(name: str, folder: str, config: ModelConfig, max_rank: int) -> 
     pairs = _pairs(tensors, config, rank, where)
     digest = hashlib.sha256(f"{scale!r} ".encode() + data).hexdigest()[:16]
     return LoraAdapter(name, digest, scale, pairs)
-
-
-def _where(path: Path) -> str:
-    """A file as messages name it, which may go to clients: with its folder's own name, not where that lies."""
-    return f"{path.parent.name}/{path.name}"
-
-
-def _bytes(path: Path, most: int) -> bytes:
-    """What a file holds. Raises ModelError where it isn't there, or holds more than `most` bytes."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        only = " Only safetensors weights are read." if path.name == WEIGHTS else ""
-        raise ModelError(f"{_where(path)} can't be read: {error.strerror}.{only}") from error
-    if len(data) > most:
-        raise ModelError(
-            f"{_where(path)} has more than {most} bytes, more than an adapter of the largest rank allowed here can have."
-        )
-    return data
 
 
 def _read_config(told: bytes, where: str, max_rank: int) -> tuple[int, float]:

@@ -4,7 +4,8 @@ Asked by the engine's door for each call that names an adapter; changed from any
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from branchpoint.runtime.errors import InvalidRequest, UnknownModel
 from branchpoint.runtime.lora.adapter import Adapter, check_name
@@ -13,8 +14,12 @@ from branchpoint.runtime.stats import AdapterUse
 
 __all__ = ["Adapters", "ReadAdapter"]
 
-ReadAdapter = Callable[[str, str], Adapter]
-"""Reads the adapter of a name out of a folder. Raises ModelError."""
+
+class ReadAdapter(Protocol):
+    """Reads the adapter of a name out of a folder."""
+
+    def __call__(self, name: str, folder: str, *, within: tuple[str, ...]) -> Adapter:
+        """See `Adapters.load`. Raises ModelError."""
 
 
 class Adapters:
@@ -33,8 +38,9 @@ class Adapters:
             raise UnknownModel(f"No adapter {name!r:.80} is loaded.", param="model")
         return adapter
 
-    def load(self, name: str, folder: str, *, replace: bool = False) -> None:
-        """Read an adapter; with `replace` calls from now on get this one in place of another of its name.
+    def load(self, name: str, folder: str, *, replace: bool = False, within: tuple[str, ...] = ()) -> None:
+        """Read an adapter; with `replace` calls from now on get this one in place of another of its name. Where `within` names
+        folders, nothing is read from outside of them, wherever links lead.
 
         Raises InvalidRequest where the name can't be given, ModelError for a folder that holds no adapter for this model.
         """
@@ -42,7 +48,7 @@ class Adapters:
             raise InvalidRequest("This engine takes no adapters; start it with enable_lora.", param="enable_lora")
         check_name(name)
         self._check_free(name, replace=replace)
-        adapter = self._read(name, folder)
+        adapter = self._read(name, folder, within=within)
         with self._lock:
             self._check_free(name, replace=replace)
             self._adapters[name] = adapter

@@ -4,6 +4,7 @@ Added to the application by `app`. `?model=NAME` says for which of several model
 the operator has listed.
 """
 
+import asyncio
 import logging
 
 import msgspec
@@ -54,33 +55,43 @@ def adapter_router(models: Models) -> APIRouter:
     """All of them, for these models."""
     router = APIRouter()
     roots = models.shared.settings.lora_dirs
+    turn = asyncio.Lock()  # a name that is free stays so until it is given, and what the engine did last is what is known here
 
     async def load(request: Request, model: str | None = None) -> Response:
         fields = as_request(decode_object(await read_body(request, _MOST_BYTES)), LoadAdapterRequest, _LOAD_RULES)
-        gateway, name = models.find(model), fields.lora_name
-        check_name(name)
-        meant = {each: name if name in each.names else each.adapters.named(name, each.names) for each in models}
-        own = meant.pop(gateway)
-        if name in gateway.loaded.names or own not in ("", name) or any(meant.values()):
-            raise bad_request(f"lora_name {clip(name, 80)!r} is the name of another model here.", "lora_name")
-        if not roots:
-            raise ApiError(403, "This server loads no adapters; start it with --lora-dirs FOLDER.", param="lora_path")
-        folder = await gateway.aside(lambda: folder_within(fields.lora_path, roots))
-        await gateway.adapters.load(name, folder, replace=fields.load_inplace)
-        return _done(request, gateway, name, "added")
+        check_name(fields.lora_name)
+        async with turn:
+            gateway = models.find(model)
+            _check_free(models, gateway, fields.lora_name)
+            if not roots:
+                raise ApiError(403, "This server loads no adapters; start it with --lora-dirs FOLDER.", param="lora_path")
+            folder = await gateway.aside(lambda: folder_within(fields.lora_path, roots))
+            await gateway.adapters.load(fields.lora_name, folder, replace=fields.load_inplace)
+        return _done(request, gateway, fields.lora_name, "added")
 
     async def unload(request: Request, model: str | None = None) -> Response:
         fields = as_request(decode_object(await read_body(request, _MOST_BYTES)), UnloadAdapterRequest, _UNLOAD_RULES)
-        gateway, name = models.find(model), fields.lora_name
-        if name not in gateway.adapters:
-            known = ", ".join(gateway.adapters) if gateway.loaded else ""
-            raise ApiError(404, f"The adapter {clip(name, 80)!r} does not exist. Served: {known or 'none'}.", param="lora_name")
-        await gateway.adapters.unload(name)
+        async with turn:
+            gateway, name = models.find(model), fields.lora_name
+            served = ", ".join(gateway.adapters) if gateway.loaded else ""
+            if name not in gateway.adapters:
+                raise ApiError(
+                    404, f"The adapter {clip(name, 80)!r} does not exist. Served: {served or 'none'}.", param="lora_name"
+                )
+            await gateway.adapters.unload(name)
         return _done(request, gateway, name, "removed")
 
     for path, form in ADAPTER_FORMS.items():
         router.add_api_route(path, load if form is LoadAdapterRequest else unload, methods=["POST"])
     return router
+
+
+def _check_free(models: Models, gateway: Gateway, name: str) -> None:
+    """Raise InvalidRequest where an adapter of this gateway can't be called so: another model is meant by it."""
+    meant = {each: name if name in each.names else each.adapters.named(name, each.names) for each in models}
+    own = meant.pop(gateway)
+    if name in gateway.loaded.names or own not in ("", name) or any(meant.values()):
+        raise bad_request(f"lora_name {clip(name, 80)!r} is the name of another model here.", "lora_name")
 
 
 def _done(request: Request, gateway: Gateway, name: str, what: str) -> Response:

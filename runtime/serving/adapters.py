@@ -13,7 +13,6 @@ from starlette.types import Scope
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.client import EngineClient
 from branchpoint.runtime.errors import EngineDead
-from branchpoint.runtime.lora.adapter import CONFIG, WEIGHTS
 from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
 from branchpoint.runtime.serving.wire import Json
 
@@ -31,9 +30,10 @@ def adapter_of(scope: Scope) -> str:
 
 
 class ServedAdapters:
-    """Names of adapters and the folders that they came from. Belongs to one event loop."""
+    """Names of adapters and the folders that they came from; more may come from `roots`. Belongs to one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: tuple[str, ...] = ()) -> None:
+        self._roots = roots
         self._engine: EngineClient | None = None
         self._served: dict[str, str] | None = None
 
@@ -57,17 +57,17 @@ class ServedAdapters:
         """
         if self._served is None:
             return
-        for name in begun.keys() - self._served.keys():
-            await asyncio.wrap_future(engine.unload_adapter(name))
         for name, folder in list(self._served.items()):
             try:
                 if begun.get(name) != folder:
-                    await asyncio.wrap_future(engine.load_adapter(name, folder, replace=True))
+                    await asyncio.wrap_future(engine.load_adapter(name, folder, replace=True, within=self._roots))
             except EngineDead:  # which says nothing of the adapter: the next engine is asked again
                 raise
             except BranchpointError as error:
                 logger.warning("The adapter %s could not be loaded again: %s", ascii(name), error)
                 del self._served[name]
+        for name in begun.keys() - self._served.keys():
+            await asyncio.wrap_future(engine.unload_adapter(name))
 
     def named(self, model: str, bases: Sequence[str]) -> str:
         """The adapter that is meant by a model's name, by its own or as BASE:NAME; empty where none is."""
@@ -96,7 +96,7 @@ class ServedAdapters:
     async def load(self, name: str, folder: Path, *, replace: bool) -> None:
         """Load an adapter. Raises what the engine refuses it for."""
         assert self._engine is not None and self._served is not None, "adapters are loaded once there is a model"
-        await asyncio.wrap_future(self._engine.load_adapter(name, str(folder), replace=replace))
+        await asyncio.wrap_future(self._engine.load_adapter(name, str(folder), replace=replace, within=self._roots))
         self._served[name] = str(folder)
 
     async def unload(self, name: str) -> None:
@@ -107,19 +107,18 @@ class ServedAdapters:
 
 
 def folder_within(given: str, roots: Sequence[str]) -> Path:
-    """The folder that is meant, which lies in one of `roots` with all that is read of it, wherever links lead.
+    """The folder that is meant, which lies in one of `roots`, wherever links lead; a relative one is looked for in each of them.
 
-    A relative one is looked for in each of them. Raises ApiError 403 for any other place, 404 where there is no such folder.
+    Where its files lie is looked at as they are read. Raises ApiError 403 for any other place, 404 where there is none.
     """
     allowed = [Path(root).resolve() for root in roots]
     try:
         folders = [(root / given).resolve() for root in allowed]
         folders = [folder for folder, root in zip(folders, allowed, strict=True) if folder.is_relative_to(root)]
         found = next((folder for folder in folders if folder.is_dir()), None)
-        files = [(found / name).resolve() for name in (CONFIG, WEIGHTS)] if found is not None else []
     except (OSError, RuntimeError, ValueError) as error:  # too long, links that go round, a character that no path has
         raise bad_request(f"lora_path can't be a folder: {clip(given, 80)!r}.", "lora_path") from error
-    if not folders or not all(any(file.is_relative_to(root) for root in allowed) for file in files):
+    if not folders:
         raise ApiError(
             403, "lora_path must lie in one of the folders that this server loads from (--lora-dirs).", param="lora_path"
         )

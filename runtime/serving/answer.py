@@ -95,7 +95,7 @@ class Answer(Response):
             if ticket is not None:
                 ticket.check()
             deadlines = deadlines_of(scope, self._gateway.settings)
-            record = record_of(scope, self._id, self._calls, stream=self._view.stream)
+            record = record_of(scope, self._id, self._calls, self._gateway.name, stream=self._view.stream)
             if self._gateway.settings.log_prompts:
                 record.texts = {"prompts": self._gateway.texts(self._calls)}
             exchange = self._gateway.open(record, self._params, caller_of(scope), adapter_of(scope))

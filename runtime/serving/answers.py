@@ -136,6 +136,7 @@ class Reply(msgspec.Struct):
     model: str
     output: list[Json]
     usage: Json | None
+    narrowed: list[Narrowing] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Message(msgspec.Struct):
@@ -149,6 +150,7 @@ class Message(msgspec.Struct):
     stop_reason: str
     stop_sequence: str | None
     usage: Json
+    narrowed: list[Narrowing] | msgspec.UnsetType = msgspec.UNSET
 
 
 class InputTokens(msgspec.Struct):

@@ -25,7 +25,7 @@ from branchpoint.runtime.serving.errors import bad_request
 from branchpoint.runtime.serving.fields import ConstraintFields
 from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
-__all__ = ["FREE", "Asked", "constraint_of", "only_one", "schema_of", "tag_of"]
+__all__ = ["FREE", "Asked", "constraint_of", "nested_format", "only_one", "schema_of", "tag_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,13 @@ def constraint_of(fields: ConstraintFields) -> Asked:
         if value is not None:
             found.append(parse(value, name))
     return only_one(found)
+
+
+def nested_format(flat: Json) -> Json:
+    """The `response_format` that a format with its schema's fields beside its type means, as later APIs have it."""
+    if flat.get("type") != "json_schema":
+        return flat
+    return {"type": "json_schema", "json_schema": {name: value for name, value in flat.items() if name != "type"}}
 
 
 def only_one(found: Iterable[Asked]) -> Asked:

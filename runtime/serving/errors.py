@@ -89,17 +89,25 @@ def shown(value: object) -> str:
 
 @contextlib.contextmanager
 def named(names: Mapping[str | None, str]) -> Iterator[None]:
-    """Let what is refused inside be about the request's own field where `names` has one for an option of the runtime."""
+    """Let what is refused inside be about the request's own field where `names` has one for an option, or for what it lies in."""
     try:
         yield
     except InvalidRequest as error:
-        name = names.get(error.param)
+        name = _name(error.param, names)
         if name is None:
             raise
         message = str(error)
         if error.param is not None and message.startswith(error.param):
             message = name + message.removeprefix(error.param)
         raise type(error)(message, param=name) from error
+
+
+def _name(param: str | None, names: Mapping[str | None, str]) -> str | None:
+    if param in names:
+        return names[param]
+    around, dot, rest = (param or "").rpartition(".")
+    found = _name(around, names) if dot else None
+    return None if found is None else f"{found}.{rest}"
 
 
 def bad_request(message: str, param: str | None = None) -> InvalidRequest:

@@ -81,7 +81,7 @@ class Gateway:
         self.shared = shared
         self.settings = shared.settings
         self.names = names
-        self.adapters = ServedAdapters()
+        self.adapters = ServedAdapters(shared.settings.lora_dirs)
         self.requests = InFlight(shared.settings.max_queued_tokens)
         self.pulse = Pulse(shared.settings.stuck_seconds)
         self._loaded: Loaded | None = None

@@ -20,13 +20,13 @@ MOST_LISTED = 200
 
 def live_requests(models: Models, caller: Caller) -> Json:
     """The requests in the engines that `caller` may see (its own; an admin's: all), the newest first, and how many there are."""
-    seen = sorted(models.seen_by(caller), key=lambda each: -each[1].began)
+    seen = sorted(models.seen_by(caller), key=lambda each: -each[0].began)
     return {"object": "list", "total": len(seen), "data": [_told(*each) for each in seen[:MOST_LISTED]]}
 
 
-def _told(model: str, record: RequestRecord, exchange: Exchange) -> Json:
+def _told(record: RequestRecord, exchange: Exchange) -> Json:
     return {
-        "model": model,
+        "model": record.model,
         "id": record.request_id,
         "path": record.path,
         "key": record.key,

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.chat import ChatRequest, chat_call
+from branchpoint.runtime.serving.constraints import nested_format
 from branchpoint.runtime.serving.errors import bad_request, named, shown
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.messages_input import chat_messages, text_of
@@ -31,7 +32,11 @@ MESSAGES_RULES = Rules(
     ),
 )
 COUNT_RULES = Rules(refused={**MESSAGES_RULES.refused}, inert=MESSAGES_RULES.inert)
-_NAMES: dict[str | None, str] = {"stop": "stop_sequences"}
+_NAMES: dict[str | None, str] = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format",
+}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -67,11 +72,6 @@ class _Tool(msgspec.Struct, frozen=True):
 
 class _Output(msgspec.Struct, frozen=True):
     format: Json | None = None
-
-
-class _Format(msgspec.Struct, frozen=True):
-    type: str
-    schema: Json
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -129,11 +129,10 @@ def _format(config: Json | None) -> Json | None:
     given = as_request(config or {}, _Output, Rules(refused={"effort": ("high",)}), "output_config.").format
     if given is None:
         return None
-    form = as_request(given, _Format, Rules(), "output_config.format.")
-    if form.type != "json_schema":
+    if given.get("type") != "json_schema":
         where = "output_config.format.type"
-        raise bad_request(f"{where} must be json_schema, got {shown(form.type)}.", where)
-    return {"type": "json_schema", "json_schema": {"schema": form.schema}}
+        raise bad_request(f"{where} must be json_schema, got {shown(given.get('type'))}.", where)
+    return nested_format(given)
 
 
 def _tool(value: Json, place: int) -> Json:

@@ -33,7 +33,8 @@ class MessagesView(ReplyView):
 
     def tail(self) -> list[object]:
         """Why it ended, what it cost, and the end."""
-        return [{"type": "message_delta", "delta": self._ending(), "usage": self._usage()}, {"type": "message_stop"}]
+        ended = {"type": "message_delta", "delta": self._ending(), "usage": self._usage()} | self._sample.told()
+        return [ended, {"type": "message_stop"}]
 
     def whole(self) -> object:
         """The message."""
@@ -42,6 +43,7 @@ class MessagesView(ReplyView):
             | {"content": [self._block(place) for place in range(len(self._blocks))]}
             | self._ending()
             | {"usage": self._usage()}
+            | self._sample.told()
         )
 
     def _block(self, place: int) -> Json:
@@ -51,7 +53,7 @@ class MessagesView(ReplyView):
         return block | {"thinking" if block["type"] == "thinking" else "text": text}
 
     def _ending(self) -> Json:
-        (sample,) = self._collected.samples[0]
+        sample = self._sample
         if sample.reason == "length":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         if self._reply.calls and self._reply.calls[-1].complete:
@@ -65,7 +67,7 @@ class MessagesView(ReplyView):
         call = self._collected.calls[0]
         usage = self._collected.usages[0]
         cached = usage.cached_tokens if usage else 0
-        output = usage.completion_tokens if usage else len(self._collected.samples[0][0].tokens)
+        output = usage.completion_tokens if usage else len(self._sample.tokens)
         counts: Json = {"input_tokens": len(call.prompt) - cached, "output_tokens": output}
         return counts | {"cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
 

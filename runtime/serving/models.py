@@ -72,9 +72,9 @@ class Models:
         """Requests in the engines."""
         return sum(gateway.num_open for gateway in self)
 
-    def seen_by(self, caller: Caller) -> list[tuple[str, RequestRecord, Exchange]]:
-        """The open requests that `caller` may see, each behind its model's name."""
-        return [(gateway.name, *each) for gateway in self for each in gateway.requests.seen_by(caller)]
+    def seen_by(self, caller: Caller) -> list[tuple[RequestRecord, Exchange]]:
+        """The open requests that `caller` may see."""
+        return [each for gateway in self for each in gateway.requests.seen_by(caller)]
 
     def abort(self, caller: Caller, request_id: str | None) -> int:
         """See `InFlight.abort`."""

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from branchpoint.errors import BranchpointError
 from branchpoint.runtime.messages import Call, ScoreCall
+from branchpoint.runtime.serving.adapters import adapter_of
 from branchpoint.runtime.serving.errors import api_error
 from branchpoint.runtime.serving.exchange import Exchange
 from branchpoint.runtime.serving.keys import caller_of
@@ -27,12 +28,13 @@ logger = logging.getLogger("branchpoint.serving")
 class RequestRecord:
     """One request that the engine got. `began` is in seconds since 1970, the others count from there.
 
-    `texts` are fields of what it said, for operators who ask for them.
+    `model` is the name that its answer carries: an adapter's own. `texts` are fields of what it said, for operators who ask.
     """
 
     request_id: str
     path: str
     key: str
+    model: str
     stream: bool
     parent: str
     calls: Sequence[Call | ScoreCall]
@@ -54,6 +56,7 @@ class RequestRecord:
         """For people, in the order in which they look."""
         told = self.fields(exchange)
         shown = {
+            "model": told["model"],
             "calls": f"{told['completed']}/{told['calls']}",
             "prompt": told["prompt_tokens"],
             "cached": told["cached_tokens"],
@@ -71,6 +74,7 @@ class RequestRecord:
             "request_id": self.request_id,
             "path": self.path,
             "key": self.key,
+            "model": self.model,
             "stream": self.stream,
             "calls": len(self.calls),
             "completed": len(usages),
@@ -84,10 +88,11 @@ class RequestRecord:
         }
 
 
-def record_of(scope: Scope, request_id: str, calls: Sequence[Call | ScoreCall], *, stream: bool) -> RequestRecord:
-    """The record of a request that begins now; `parent` is its `traceparent` header, where it has one."""
+def record_of(scope: Scope, request_id: str, calls: Sequence[Call | ScoreCall], model: str, *, stream: bool) -> RequestRecord:
+    """The record of a request that begins now, for `model` or its adapter; `parent` is its `traceparent` header, if any."""
     parent = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"), "")
-    return RequestRecord(request_id, scope["path"], caller_of(scope).name, stream, parent, calls)
+    name = adapter_of(scope) or model
+    return RequestRecord(request_id, scope["path"], caller_of(scope).name, name, stream, parent, calls)
 
 
 def log_refusal(scope: Scope, error: BranchpointError, request_id: str = "") -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished
 from branchpoint.runtime.serving.answer import EventBatch
-from branchpoint.runtime.serving.collected import Collected
+from branchpoint.runtime.serving.collected import Collected, Sample
 from branchpoint.runtime.serving.replies import Reply
 from branchpoint.runtime.serving.reply import Part
 
@@ -23,6 +23,11 @@ class ReplyView(ABC):
         self._reply = reply
         self._open = ""
         self._begun = False
+
+    @property
+    def _sample(self) -> Sample:
+        """The only one, so far."""
+        return self._collected.samples[0][0]
 
     def chunks(self, batch: EventBatch) -> list[object]:
         """Events for what has come."""

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from branchpoint.runtime.serving.answer import Answer
 from branchpoint.runtime.serving.chat import ChatRequest, chat_call
+from branchpoint.runtime.serving.constraints import nested_format
 from branchpoint.runtime.serving.errors import ApiError, bad_request, named, shown
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.keys import caller_of
@@ -43,7 +44,7 @@ _NAMES: dict[str | None, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
-    "response_format.json_schema": "text.format.schema",
+    "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
 
@@ -71,14 +72,6 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Text(msgspec.Struct, frozen=True):
     format: Json | None = None
-
-
-class _Format(msgspec.Struct, frozen=True):
-    type: str
-    name: str | None = None
-    schema: Json | None = None
-    strict: bool | None = None
-    description: str | None = None
 
 
 class _Reasoning(msgspec.Struct, frozen=True):
@@ -141,14 +134,7 @@ def _chat(fields: ResponsesRequest, messages: list[Json], effort: str | None) ->
 
 def _format(text: Json | None) -> Json | None:
     given = as_request(text or {}, _Text, Rules(refused={"verbosity": ("medium",)}), "text.").format
-    if given is None:
-        return None
-    form = as_request(given, _Format, Rules(), "text.format.")
-    if form.type != "json_schema":
-        return {"type": form.type}
-    if form.schema is None:
-        raise bad_request("text.format.schema is missing; a format of type json_schema needs it.", "text.format.schema")
-    return {"type": "json_schema", "json_schema": {"name": form.name, "schema": form.schema, "strict": form.strict}}
+    return None if given is None else nested_format(given)
 
 
 def _tool(value: Json, place: int) -> Json:

@@ -43,8 +43,7 @@ class ResponsesView(ReplyView):
         return self._finished()
 
     def _finished(self) -> Json:
-        (sample,) = self._collected.samples[0]
-        response = self._response("incomplete" if sample.reason == "length" else "completed")
+        response = self._response("incomplete" if self._sample.reason == "length" else "completed") | self._sample.told()
         self._done(response, self._reply)
         return response
 

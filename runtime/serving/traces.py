@@ -52,6 +52,7 @@ class Traces:
         span = self._tracing.start(f"POST {record.path}", record.parent, began)
         names = {
             "gen_ai.request.id": told["request_id"],
+            "gen_ai.response.model": told["model"],
             "gen_ai.usage.input_tokens": told["prompt_tokens"],
             "gen_ai.usage.output_tokens": told["completion_tokens"],
             "gen_ai.response.finish_reasons": tuple(str(told["finish"]).split(",")),

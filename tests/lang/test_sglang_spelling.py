@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import branchpoint as sgl
+from branchpoint.lang.errors import ProgramMistake
 from branchpoint.runtime.errors import InvalidRequest
 from branchpoint.runtime.sampling import SamplingParams
 
@@ -35,12 +36,10 @@ def test_a_program_that_is_called_outside_of_programs_is_run() -> None:
     assert (state["answer"], state.text().count("abcd")) == ("other", 1)
 
 
-def test_a_program_may_ask_an_api_to_guess_ahead() -> None:
-    @sgl.function(num_api_spec_tokens=64)
-    def character(s: sgl.State) -> None:
-        s += "Name:" + sgl.gen("name", stop="\n") + "\nJob:" + sgl.gen("job", stop="\n")
-
-    assert character.run(backend=sgl.Fake([" Ada\n", " poet\n"])).text() == "Name: Ada\nJob: poet"
+def test_guessing_ahead_of_an_api_is_refused_by_name() -> None:
+    with pytest.raises(ProgramMistake, match=r"num_api_spec_tokens must be left out.*a turn of its own"):
+        sgl.function(num_api_spec_tokens=64)
+    assert isinstance(sgl.function(num_api_spec_tokens=None)(lambda s: None), sgl.Program)
 
 
 def test_a_role_without_an_expression_is_an_empty_message() -> None:

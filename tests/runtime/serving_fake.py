@@ -68,6 +68,7 @@ class FakeEngine:
         self.cached = list[tuple[str, Node]]()
         self.closed = False
         self.adapters: dict[str, str] = {}
+        self.within: tuple[str, ...] = ()
         self.unreadable: str | None = None
 
     def submit(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
@@ -148,7 +149,8 @@ class FakeEngine:
         self.flushed += 1
         return done(0)
 
-    def load_adapter(self, name: str, folder: str, *, replace: bool = False) -> "Future[None]":
+    def load_adapter(self, name: str, folder: str, *, replace: bool = False, within: tuple[str, ...] = ()) -> "Future[None]":
+        self.within = within
         if name in self.adapters and not replace:
             return failed(InvalidRequest(f"An adapter {name!r} is loaded already; unload it first.", param="lora_name"))
         if self.unreadable is not None:

@@ -1,6 +1,7 @@
 """Adapters beside a model's weights say what the model says with them merged in, whatever else is in the batch."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -289,7 +290,7 @@ def test_sequences_without_an_adapter_pass_those_that_wait_for_the_place_of_one(
 
 
 def test_however_many_wait_for_the_place_of_an_adapter_others_pass_them() -> None:
-    scripted = make_engine(adapters=Adapters(Adapter), max_loras=1)
+    scripted = make_engine(adapters=Adapters(lambda name, folder, *, within: Adapter(name, folder)), max_loras=1)
     for name in "ab":
         scripted.adapters.load(name, name)
     calls = [call("a", "a", (1, 2)), *(call(f"b{number}", "b", (1, 2)) for number in range(2 * MAX_PASSED_OVER))]
@@ -447,6 +448,35 @@ def test_no_more_is_read_than_an_adapter_of_the_highest_rank_can_have(tmp_path: 
         read_adapter("x", str(folder), SHAPE, 4)
     with pytest.raises(ModelError, match="must be a folder with adapter_config"):
         read_adapter("x", str(tmp_path / "nothing"), SHAPE, 4)
+
+
+def test_nothing_is_read_from_outside_of_the_folders_named_wherever_links_lead(
+    tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, within = tmp_path / "root", (str(tmp_path / "other"), str(tmp_path / "root"))
+    folder = write_adapter(root / "deep" / "er", SHAPE)
+    (root / "link").symlink_to(folder)
+    (root / "out").symlink_to(folders["a"])
+    mixed, leaking = root / "mixed", root / "leaking"
+    for made, weights in ((mixed, folder), (leaking, folders["a"])):
+        made.mkdir()
+        (made / "adapter_config.json").symlink_to(folder / "adapter_config.json")
+        (made / "adapter_model.safetensors").symlink_to(weights / "adapter_model.safetensors")
+    for good in (folder, root / "link", mixed):
+        assert read_adapter("x", str(good), SHAPE, 64, within=within).scale == 4.0
+    for bad, file in ((root / "out", "adapter_config.json"), (leaking, "adapter_model.safetensors"), (folders["a"], "")):
+        with pytest.raises(ModelError, match=f"{file} leads out of the folders"):
+            read_adapter("x", str(bad), SHAPE, 64, within=within)
+    monkeypatch.setattr("os.path.realpath", lambda path, **_: str(path))  # a link that came after it was looked for
+    for bad in (root / "link", mixed):
+        with pytest.raises(ModelError, match="can't be read"):
+            read_adapter("x", str(bad), SHAPE, 64, within=within)
+
+
+def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "adapter_config.json")
+    with pytest.raises(ModelError, match=r"adapter_config\.json must be a regular file"):
+        read_adapter("x", str(tmp_path), SHAPE, 64)
 
 
 def test_a_damaged_adapter_ends_the_start_and_a_name_must_be_one(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_whatever_reading_an_adapter_raises_is_answered() -> None:
     class Panic(BaseException):
         pass
 
-    def read(name: str, folder: str) -> Adapter:
+    def read(name: str, folder: str, *, within: tuple[str, ...]) -> Adapter:
         raise Panic("out of range")
 
     engine, inbox, answers = make_engine(), QueueInbox(), list[Report]()

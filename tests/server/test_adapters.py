@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tests.runtime.adapters import write_adapter
 from tests.runtime.serving_fake import FakeEngine, failed
 from tests.runtime.serving_site import Site, open_site, refusal, tokenizer
 from tests.server.test_models import BODIES
+from tests.server.waiting import until
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
@@ -99,9 +101,6 @@ def root(tmp_path: Path) -> Path:
         write_adapter(folder, dummy_config("llama"))
     (root / "link").symlink_to(outside / "bad")
     (root / "inner").symlink_to(root / "good")
-    (root / "leak").mkdir()
-    (root / "leak" / "adapter_config.json").symlink_to(root / "good" / "adapter_config.json")
-    (root / "leak" / "adapter_model.safetensors").symlink_to(outside / "bad" / "adapter_model.safetensors")
     (root / "round").symlink_to(root / "round")
     return root
 
@@ -109,7 +108,7 @@ def root(tmp_path: Path) -> Path:
 async def test_adapters_come_from_listed_folders_alone_wherever_links_lead(root: Path) -> None:
     async with open_site(lora_dirs=(str(root.parent / "allowed"),)) as site:
         outside = str(root.parent / "outside" / "bad")
-        for place in (outside, "/etc", "../outside/bad", "good/../../outside/bad", "link", "leak", "/", "..", "/nowhere"):
+        for place in (outside, "/etc", "../outside/bad", "good/../../outside/bad", "link", "/", "..", "/nowhere"):
             refusal(await site.post(LOAD, lora_name="x", lora_path=place), 403, "lora_path")
         for place in ("nothing", str(root / "good" / "deeper")):
             refusal(await site.post(LOAD, lora_name="x", lora_path=place), 404, "lora_path")
@@ -120,7 +119,7 @@ async def test_adapters_come_from_listed_folders_alone_wherever_links_lead(root:
         for name, place in (("a", "good"), ("b", str(root / "good")), ("c", "inner"), ("d", "./good/../good")):
             answer = await site.post(LOAD, lora_name=name, lora_path=place)
             assert answer.status_code == 200 and answer.text == f"Success: LoRA adapter '{name}' added successfully."
-            assert site.engine.adapters[name] == str(root / "good")
+            assert site.engine.adapters[name] == str(root / "good") and site.engine.within == (str(root),)
 
 
 async def test_without_a_listed_folder_nothing_is_loaded_and_what_was_named_at_the_start_can_go(site: Site, root: Path) -> None:
@@ -148,6 +147,34 @@ async def test_names_are_given_once_and_what_the_engine_refuses_is_told(root: Pa
                 400,
                 "lora_rank" if path == LOAD else "lora_path",
             )
+
+
+async def test_one_name_that_is_asked_for_two_models_at_once_is_given_once(root: Path) -> None:
+    models, engines = Models(ServerOptions(lora_dirs=(str(root),)), (("small",), ("big",))), (FakeEngine(), FakeEngine())
+    for gateway, engine in zip(models, engines, strict=True):
+        gateway.attach(Loaded(engine, tokenizer(), gateway.names, 8))
+    reading, load = Future[None](), engines[0].load_adapter
+
+    def slow(name: str, folder: str, **options: object) -> "Future[None]":
+        load(name, folder)
+        return reading
+
+    engines[0].load_adapter = slow  # type: ignore[method-assign]
+    transport = httpx.ASGITransport(build_app(models), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
+
+        async def ask(model: str) -> httpx.Response:
+            return await http.post(LOAD, params={"model": model}, json={"lora_name": "x", "lora_path": "good"})
+
+        first = asyncio.create_task(ask("small"))
+        await until(lambda: "x" in engines[0].adapters)
+        second = asyncio.create_task(ask("big"))
+        assert (await http.get("/v1/models")).status_code == 200, "reading an adapter holds up nobody"
+        reading.set_result(None)
+        assert (await first).status_code == 200
+        refusal(await second, 400, "lora_name")
+    assert not engines[1].adapters
+    models.shared.close()
 
 
 async def test_sglangs_routes_answer_in_its_shape(root: Path) -> None:
@@ -185,22 +212,23 @@ async def test_before_the_model_is_loaded_everything_waits() -> None:
 
 
 async def test_an_engine_that_starts_again_serves_the_adapters_that_the_last_one_did(root: Path) -> None:
-    async with open_site(adapters=("kept", "gone"), lora_dirs=(str(root),)) as site:
+    async with open_site(adapters=("kept", "gone", "spoilt"), lora_dirs=(str(root),)) as site:
         begun = dict(site.engine.adapters)
         await site.post(UNLOAD, lora_name="gone")
+        await site.post(LOAD, lora_name="spoilt", lora_path="good", load_inplace=True)
         for name in ("new", "lost"):
             await site.post(LOAD, lora_name=name, lora_path="good")
         for dead in (True, False):  # one that dies meanwhile says nothing of the adapters
             again = FakeEngine()
             again.adapters = dict(begun)
             if dead:
-                again.load_adapter = lambda name, folder, *, replace=False: failed(EngineDead("gone"))  # type: ignore[method-assign]
+                again.load_adapter = lambda name, folder, **_: failed(EngineDead("gone"))  # type: ignore[method-assign]
                 with pytest.raises(EngineDead):
                     await site.gateway.adapters.restore(again, begun)
         refuse = again.load_adapter
-        again.load_adapter = lambda name, folder, *, replace=False: refuse(
-            "kept" if name == "lost" else name, folder, replace=name == "new"
-        )  # type: ignore[method-assign]
+        again.load_adapter = lambda name, folder, **_: refuse(  # type: ignore[method-assign]
+            "kept" if name in ("lost", "spoilt") else name, folder, replace=name == "new"
+        )
         await site.gateway.adapters.restore(again, begun)
         site.gateway.attach(Loaded(again, tokenizer(), ("fake",), 8, begun))
         assert again.adapters == {"kept": "/begun/kept", "new": str(root / "good")}
@@ -263,6 +291,10 @@ async def test_a_real_engine_serves_loads_and_unloads_while_requests_run(tmp_pat
         assert ended["usage"]["completion_tokens"] == 200
         answer = await http.post(LOAD, json={"lora_name": "a", "lora_path": "."})
         assert "adapter_config.json can't be read" in refusal(answer, 400, "lora_path")
+        (tmp_path / "leak").mkdir()
+        (tmp_path / "leak" / "adapter_config.json").symlink_to("/etc/passwd")
+        answer = await http.post(LOAD, json={"lora_name": "a", "lora_path": "leak"})
+        assert "leads out of the folders" in refusal(answer, 400, "lora_path")
         await http.post(LOAD, json={"lora_name": "a", "lora_path": "b"})
         again = (await say("a")).json()
         assert again["choices"][0]["text"] == texts[2] and again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0

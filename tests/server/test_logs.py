@@ -36,12 +36,20 @@ async def test_a_request_is_one_object_with_its_id_counts_and_times(stream: bool
     async with open_site() as site:
         (line,) = await ask(site, caplog, request_id="mine", max_tokens=3, n=2, stream=stream)
     assert line["request_id"] == "mine" and line["path"] == "/v1/completions" and line["stream"] is stream
-    assert line["level"] == "info" and str(line["time"]).endswith("+00:00")
+    assert line["model"] == "fake" and line["level"] == "info" and str(line["time"]).endswith("+00:00")
     assert (line["calls"], line["completed"], line["prompt_tokens"], line["completion_tokens"]) == (1, 1, len(SECRET), 6)
     assert line["finish"] == "length" and line["cached_tokens"] == 1
     for name in ("seconds", "first_token_seconds", "queue_seconds"):
         assert isinstance(line[name], float | int) and line[name] >= 0, name
     assert SECRET not in json.dumps(line)
+
+
+async def test_a_line_names_the_adapter_that_computed_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_site(adapters=("sql",)) as site:
+        for model in ("sql", "alias:sql"):
+            (line,) = await ask(site, caplog, model=model)
+            assert line["model"] == "sql" and "model=sql" in str(line["message"])
+            caplog.clear()
 
 
 async def test_prompts_are_logged_only_where_the_operator_asks(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +137,8 @@ async def test_each_request_is_a_span_under_its_callers() -> None:
     assert (span.name, span.parent, span.events) == ("POST /v1/completions", parent, ["first token"])
     assert span.start < span.ended and recorder.closed
     told = span.attributes
-    assert told["gen_ai.request.id"] == "one" and told["gen_ai.response.finish_reasons"] == ("length",)
+    assert told["gen_ai.request.id"] == "one" and told["gen_ai.response.model"] == "fake"
+    assert told["gen_ai.response.finish_reasons"] == ("length",)
     assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (2, 2)
     assert {"gen_ai.latency.time_to_first_token", "gen_ai.latency.e2e", "gen_ai.latency.time_in_queue"} <= told.keys()
 

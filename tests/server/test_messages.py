@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from branchpoint.constrained.spec import JsonSchema
+from branchpoint.constrained.spec import JsonSchema, Narrowing
 from tests.runtime.serving_site import Site, open_site
 from tests.server.test_tools import CALL, FIND, THINKS
 
@@ -51,7 +51,7 @@ async def joined(site: Site, **body: object) -> dict:
             if made["content"][-1]["type"] == "tool_use":
                 made["content"][-1]["input"] = json.loads(pieces)
         elif event["type"] == "message_delta":
-            made |= event["delta"] | {"usage": event["usage"]}
+            made |= event["delta"] | {key: value for key, value in event.items() if key in ("usage", "narrowed")}
     assert event["type"] == "message_stop"
     return made
 
@@ -112,7 +112,13 @@ async def test_an_output_format_holds_the_output(site: Site) -> None:
     await ask(site, output_config={"format": {"type": "json_schema", "schema": schema}})
     constraint = site.engine.calls[-1].constraint
     assert isinstance(constraint, JsonSchema) and json.loads(constraint.schema) == schema
-    for wrong in ({"format": {"type": "xml", "schema": {}}}, {"effort": "low"}):
+    await ask(site, output_config={"format": {"type": "json_schema", "schema": schema, "strictness": "stricter"}})
+    constraint = site.engine.calls[-1].constraint
+    assert isinstance(constraint, JsonSchema) and constraint.strictness == "stricter"
+    site.engine.narrowed = (Narrowing("/items", "minitems", "nothing is written"),)
+    found = [{"pointer": "/items", "keyword": "minitems", "how": "nothing is written"}]
+    assert (await ask(site))["narrowed"] == found == (await joined(site))["narrowed"]
+    for wrong in ({"format": {"type": "xml", "schema": {}}}, {"format": {"type": "json_schema"}}, {"effort": "low"}):
         assert "output_config" in told(await site.post("/v1/messages", **(HI | {"output_config": wrong})), 400)["message"]
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from branchpoint.constrained.spec import JsonSchema
+from branchpoint.constrained.spec import JsonSchema, Narrowing, StructuralTag
 from tests.runtime.serving_site import Site, open_site, refusal
 from tests.server.test_tools import CALL, FIND, THINKS
 
@@ -79,10 +79,25 @@ async def test_formats_and_tools_become_constraints(site: Site) -> None:
         assert (await site.post("/v1/responses", input="hi", text={"format": form})).status_code == 200
         constraint = site.engine.calls[-1].constraint
         assert isinstance(constraint, JsonSchema) and json.loads(constraint.schema) == expected
+    form = {"type": "json_schema", "schema": schema, "order": "any", "strictness": "stricter"}
+    assert (await site.post("/v1/responses", input="hi", text={"format": form})).status_code == 200
+    constraint = site.engine.calls[-1].constraint
+    assert isinstance(constraint, JsonSchema) and (constraint.order, constraint.strictness) == ("any", "stricter")
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+    assert (await site.post("/v1/responses", input="hi", text={"format": tag})).status_code == 200
+    assert site.engine.calls[-1].constraint == StructuralTag(json.dumps(tag, separators=(",", ":")))
     site.engine.say = '{"city":"x"}'
     choice = {"type": "function", "name": "find"}
     answer = (await site.post("/v1/responses", input="hi", tools=[TOOL], tool_choice=choice)).json()
     assert [item["name"] for item in answer["output"]] == ["find"]
+
+
+async def test_what_a_format_was_narrowed_to_is_told_where_it_was(site: Site) -> None:
+    assert "narrowed" not in (await site.post("/v1/responses", input="hi")).json()
+    site.engine.narrowed = (Narrowing("/items", "minitems", "nothing is written"),)
+    told = [{"pointer": "/items", "keyword": "minitems", "how": "nothing is written"}]
+    assert (await site.post("/v1/responses", input="hi")).json()["narrowed"] == told
+    assert (await events(site))[-1]["response"]["narrowed"] == told
 
 
 async def test_items_of_earlier_turns_are_understood(site: Site) -> None:
@@ -147,7 +162,10 @@ async def test_only_so_many_are_kept_and_each_caller_sees_its_own() -> None:
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "x", "temperature": 9}, "temperature"),
         ({"input": "x", "text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"input": "x", "text": {"format": {"type": "xml"}}}, "response_format.type"),
+        ({"input": "x", "text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"input": "x", "text": {"format": {"type": "json_schema", "schema": {}, "order": "x"}}}, "text.format.order"),
+        ({"input": "x", "text": {"format": {"type": "json_schema", "schema": {}, "shape": 1}}}, "text.format.shape"),
+        ({"input": "x", "text": {"format": {"type": "structural_tag"}}}, "text.format"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "x", "reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"input": "x", "background": True}, "background"),
