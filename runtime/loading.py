@@ -16,6 +16,7 @@ from branchpoint.runtime.drafting.rejection import OddsSampler, RejectionSampler
 from branchpoint.runtime.head_runner import HeadRunner
 from branchpoint.runtime.lora.peft import largest_adapter
 from branchpoint.runtime.lora.placed import PlacedAdapters
+from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.models.decoder import Decoder
 from branchpoint.runtime.models.head import Head, load_eagle_head
 from branchpoint.runtime.plan import Slot, StepPlan
@@ -90,6 +91,8 @@ def make_runner(
     model's pages, and a hidden state beside each token's.
     """
     models = [model] if draft is None else [model, draft]
+    if device.type == "cuda":
+        _compile(config, models, device)
     activations = max(_activations(config, each, device) for each in models) if device.type == "cuda" else 0
     page_bytes = [kv_bytes_per_page(each.config, config.page_size, each.kv_dtype) for each in models]
     shape, beside, scratch = model.config, sum(page_bytes[1:]), 0
@@ -119,6 +122,19 @@ def make_runner(
     if num_slots:
         runner.give_host_memory(num_slots)
     return LoadedRunner(runner, model, small, draft)
+
+
+def _compile(config: EngineConfig, models: list[LoadedModel], device: torch.device) -> None:
+    """Have all kernels compiled that engines with these models launch, in threads, before the first is needed."""
+    from branchpoint.kernels.compiling import compile_launches  # loads triton
+
+    def launch() -> None:
+        for each in models:
+            attention = _attention(config, each, 1, device)
+            sampler, _ = _samplers(config, each.config.eos_token_ids, device)
+            TorchRunner(each.model, attention, sampler, device).warm_up()
+
+    compile_launches(launch, device, usable_cores())
 
 
 def _activations(config: EngineConfig, loaded: LoadedModel, device: torch.device) -> int:

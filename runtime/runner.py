@@ -4,7 +4,7 @@ The engine's loop calls `execute` once a step. Everything with a tensor in it li
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,9 @@ __all__ = ["TorchRunner", "TorchStep", "decode_plan"]
 
 MEASURED_PAGES = 32
 MEASURED_TOKENS = 256
+SPLIT_TOKENS = 1024
+"""A context so long that its keys are split among programs, whatever runs beside it."""
+
 LOGIT_ROWS = 256
 """Rows whose logits are held at once: a prompt's log-probabilities don't need the whole prompt's logits in memory."""
 
@@ -61,17 +64,29 @@ class TorchRunner:
         """Tokens in a page."""
         return self._attention.page_size
 
-    def capture_steps(self, most_tokens: int, most_sequences: int) -> None:
-        """On CUDA: run small steps as graphs from now on, of which those that decode short contexts are captured at once."""
-        assert isinstance(self._attention, GraphedAttention), "every backend for CUDA can be captured"
+    def warm_up(self) -> None:
+        """Launch every form of the model's and the sampler's kernels once; writes to the spare page alone.
+
+        Those of attention are launched by its own `warm_up`.
+        """
         self._sampler.warm_up(self._model.config.vocabulary_size, self._device)
+        self.execute(decode_plan(1, self.num_pages), lambda: None)
+
+    def capture_steps(self, most_tokens: int, most_sequences: int) -> None:
+        """On CUDA: run small steps as graphs from now on, of which those that only decode are captured at once: for short
+        contexts, and for long ones, whose keys are split. Computes on pages that nobody uses yet.
+        """
+        assert isinstance(self._attention, GraphedAttention), "every backend for CUDA can be captured"
+        self.warm_up()
         sizes = padded_sizes(most_tokens)
         self.graphs = StepGraphs(self._model, self._attention, sizes, self._device, capture_on_cuda(self._device))
+        long = min(SPLIT_TOKENS, self._model.config.context_length - 1) // self.page_size
         for size in reversed(sizes):
             if size <= most_sequences:
-                plan = decode_plan(size, self.num_pages)
-                for _ in range(2):  # the first time compiles, the second captures
-                    self.execute(plan, lambda: None)
+                for pages in (0, min(long, self.num_pages - 1)):
+                    plan = decode_plan(size, self.num_pages, range(pages), self.page_size)
+                    for _ in range(2):  # the first time loads what it calls, the second captures
+                        self.execute(plan, lambda: None)
 
     def give_host_memory(self, num_slots: int) -> None:
         """Have a second tier of `num_slots` pages, and measure what a copy costs beside computing, before anything runs."""
@@ -181,10 +196,14 @@ class TorchStep:
             yield self.sampler.begin(stretch, self.rows[begin:end], None if mask is None else mask[begin:end])
 
 
-def decode_plan(size: int, page: int) -> StepPlan:
-    """A step that decodes `size` sequences of one token each, all on one page."""
+def decode_plan(size: int, page: int, before: Iterable[int] = (), page_size: int = 0) -> StepPlan:
+    """A step that decodes `size` sequences on one page, at their first token; the first one has the pages `before` that too."""
     sampling = SamplingParams(temperature=0.0)
-    return StepPlan(tuple(Slot(Sequence("", at, [0], 1, sampling, 0, pages=[page]), 0, 1, (0,)) for at in range(size)))
+    first = [*before, page]
+    start = page_size * (len(first) - 1)
+    long = Slot(Sequence("", 0, [0] * (start + 1), start + 1, sampling, 0, pages=first), start, 1, (start,))
+    short = [Slot(Sequence("", at, [0], 1, sampling, 0, pages=[page]), 0, 1, (0,)) for at in range(1, size)]
+    return StepPlan((long, *short))
 
 
 def _by_slot(plan: StepPlan, results: list[RowResult]) -> tuple[tuple[RowResult, ...], ...]:

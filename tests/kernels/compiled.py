@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Compiled", "compile_launches", "needs_compiler"]
+__all__ = ["Compiled", "compile_launches", "needs_compiler", "see_hopper"]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,19 @@ def compile_launches(launching: str, *arguments: object, only_tell: bool = False
 
     With `only_tell` none is compiled. Raises RuntimeError with the compiler's words where one doesn't compile.
     """
+    return [Compiled(**each) for each in _elsewhere([launching, arguments, only_tell], timeout)]
+
+
+def see_hopper(function: str, *arguments: object, timeout: float = 600) -> Any:
+    """What `function` ("module:name") returns, as JSON has it, where kernels may be compiled but not run."""
+    return _elsewhere([function, arguments, None], timeout)
+
+
+def _elsewhere(wanted: list[object], timeout: float) -> Any:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, __file__],
-        input=json.dumps([launching, arguments, only_tell]),
+        input=json.dumps(wanted),
         env={**environment, "TRITON_DEFAULT_FP_FUSION": "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -77,7 +86,7 @@ def compile_launches(launching: str, *arguments: object, only_tell: bool = False
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
-    return [Compiled(**each) for each in json.loads(done.stdout.splitlines()[-1])]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class _Hopper:
@@ -95,16 +104,25 @@ class _Hopper:
         return 0
 
 
-def _collect(found: dict[str, Compiled], only_tell: bool) -> None:
-    """From now on launches compile, and their forms are put into `found`."""
+def _never_launch() -> None:
+    """From now on launches only compile, for Hopper."""
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
     driver.set_active(_Hopper())
-    launch, compile_form = JITFunction.run, JITFunction._do_compile
+    launch = JITFunction.run
 
     def run(self: Any, *values: object, grid: object, warmup: bool, **named: object) -> None:
         launch(self, *values, grid=grid, warmup=True, **named)
+
+    JITFunction.run = run
+
+
+def _collect(found: dict[str, Compiled], only_tell: bool) -> None:
+    """From now on the forms that are compiled are put into `found`."""
+    from triton.runtime.jit import JITFunction
+
+    compile_form = JITFunction._do_compile
 
     def do_compile(self: Any, key: str, signature: object, device: int, constants: Mapping[Any, Any], *rest: object) -> object:
         named = {self.arg_names[path[0]]: value for path, value in constants.items() if isinstance(value, int | float | str)}
@@ -116,7 +134,7 @@ def _collect(found: dict[str, Compiled], only_tell: bool) -> None:
         found[form.key] = _measured(form, compiled)
         return compiled
 
-    JITFunction.run, JITFunction._do_compile = run, do_compile
+    JITFunction._do_compile = do_compile
 
 
 def _measured(form: Compiled, compiled: Any) -> Compiled:
@@ -150,13 +168,15 @@ def _spilling(code: Sequence[tuple[int, str, str]]) -> int:
 
 
 def _main() -> None:
-    launching, arguments, only_tell = json.load(sys.stdin)
+    function, arguments, only_tell = json.load(sys.stdin)
     sys.path.insert(0, str(Path.cwd()))
-    module, name = launching.split(":")
+    module, name = function.split(":")
+    _never_launch()
     found: dict[str, Compiled] = {}
-    _collect(found, only_tell)
-    getattr(importlib.import_module(module), name)(*arguments)
-    print(json.dumps([asdict(each) for each in found.values()]))
+    if only_tell is not None:
+        _collect(found, only_tell)
+    told = getattr(importlib.import_module(module), name)(*arguments)
+    print(json.dumps(told if only_tell is None else [asdict(each) for each in found.values()]))
 
 
 if __name__ == "__main__":

@@ -10,25 +10,27 @@ import torch
 pytest.importorskip("triton")
 
 from branchpoint.kernels import activation, norm, rotary
-from branchpoint.kernels.layout import SlotTable
-from branchpoint.runtime.batch import Batch
+from branchpoint.kernels.compiling import collect_launches, compile_launches
+from branchpoint.kernels.operations import triton_operations
+from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.device_sampler import DeviceSampler
 from branchpoint.runtime.logprobs import WantedRow
-from branchpoint.runtime.models.base import Rotation
-from branchpoint.runtime.models.config import ModelConfig
+from branchpoint.runtime.models import decoder
+from branchpoint.runtime.plan import Slot, StepPlan
+from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.tiled_attention import TiledAttention
-from tests.kernels.compiled import compile_launches, needs_compiler
+from branchpoint.runtime.weights.loader import load_model
+from tests.kernels.compiled import compile_launches as forms_launched
+from tests.kernels.compiled import needs_compiler, see_hopper
 
 pytestmark = needs_compiler
 
 CPU = torch.device("cpu")
 VOCABULARIES = (151936, 128256, 49152)
-SHAPE = ModelConfig(
-    architecture="qwen3", hidden_size=1024, num_layers=1, num_heads=16, num_kv_heads=8, head_dim=128, intermediate_size=3072,
-    vocabulary_size=151936, context_length=4096, qk_norm=True,
-)  # fmt: skip
+STEPS = [([64], 1), ([900], 1), ([64, 900], 2), ([200] * 9, 1), ([900] * 8, 5), ([500], 70), ([9], 9), ([40] * 9, 17)]
+"""Contexts of a step's slots, and how many tokens each computes."""
 
 
 def launch_layers() -> None:
@@ -47,18 +49,29 @@ def launch_layers() -> None:
             rotary.rope_write(qkv, tables, tables, None, 1e-6, cache.to(torch.float8_e4m3fn), places, torch.ones(4))
 
 
-def launch_warm_up(vocabulary: int) -> None:
-    """What an engine launches when it starts, of the sampler and of attention."""
-    DeviceSampler((2,)).warm_up(vocabulary, CPU)
-    attention = _attention()
-    attention.warm_up()
-    _layer(attention, [64], 16)
-
-
-def launch_service(vocabulary: int) -> None:
-    """The same, then what all kinds of requests and steps launch."""
-    launch_warm_up(vocabulary)
+def forms_compiled_late(vocabulary: int) -> tuple[list[str], list[str]]:
+    """Kernels that an engine compiles as it starts, and those that all kinds of requests and steps would have compiled later."""
+    decoder.operations_for = lambda device: triton_operations()  # type: ignore[attr-defined]
+    loaded = load_model(EngineConfig(model="dummy:qwen3", dtype="bfloat16", threads=1), CPU)
+    attention = TiledAttention(loaded.config, 300, 16, torch.bfloat16, CPU, query_dtype=torch.bfloat16, max_sequences=9)
     sampler = DeviceSampler((2,))
+    runner = TorchRunner(loaded.model, attention, sampler, CPU)
+
+    def start() -> None:
+        attention.warm_up()
+        runner.warm_up()
+        sampler.warm_up(vocabulary, CPU)
+
+    def serve() -> None:
+        _sample(sampler, vocabulary)
+        for lengths, count in STEPS:
+            runner.execute(StepPlan(tuple(_slot(at, length, count) for at, length in enumerate(lengths))), lambda: None)
+
+    started, served = collect_launches(start), collect_launches(serve)
+    return [name for name, _ in started], [name for name, key in served if (name, key) not in started]
+
+
+def _sample(sampler: DeviceSampler, vocabulary: int) -> None:
     options = [{"temperature": 0.0}, {}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"repetition_penalty": 1.5}]
     options += [{"logprobs": count} for count in (0, 1, 3, 20)]
     for count in (1, 2, 3, 4, 16, 17):
@@ -66,25 +79,23 @@ def launch_service(vocabulary: int) -> None:
             sequences = [Sequence(str(at), 0, list(range(at + 3)), 1, SamplingParams(**option), at) for at in range(count)]  # type: ignore[arg-type]
             rows = [WantedRow(each, each.num_tokens - 1, True) for each in sequences]
             sampler.begin(torch.zeros(count, vocabulary), rows, None)
-    attention = _attention()
-    for lengths, count in [([64], 1), ([3000], 1), ([64, 3000], 2), ([200] * 9, 1), ([3000] * 8, 5), ([500], 70), ([9], 9)]:
-        _layer(attention, lengths, count)
 
 
-def _attention() -> TiledAttention:
-    return TiledAttention(SHAPE, 300, 16, torch.bfloat16, CPU, query_dtype=torch.bfloat16, max_sequences=9)
+def _slot(number: int, length: int, count: int) -> Slot:
+    """A slot that computes the last `count` tokens of `length`, and draws behind them."""
+    pages = [(50 * number + at) % 300 for at in range(-(-length // 16))]
+    sequence = Sequence(str(number), 0, [0] * length, length, SamplingParams(temperature=0.0), 0, pages=pages)
+    return Slot(sequence, length - count, count, (length - 1,))
 
 
-def _layer(attention: TiledAttention, lengths: list[int], count: int) -> None:
-    """A layer of a step whose slots compute `count` tokens each."""
-    rows = count * len(lengths)
-    pages = [list(range(-(-length // 16))) for length in lengths]
-    table = SlotTable(pages, [length - count for length in lengths], [count] * len(lengths), 16)
-    attention.plan(Batch(torch.zeros(3, rows, dtype=torch.int64), None, table))
-    tables, qkv = torch.zeros(2, rows, 1, 128, dtype=torch.bfloat16), torch.zeros(rows, 32, 128, dtype=torch.bfloat16)
-    attention.forward(
-        0, qkv, Rotation(tables[0].clone(), tables[1].clone(), 1e-6, 8), torch.ones(1, 24, 128, dtype=torch.bfloat16)
-    )
+def forms_compiled_at_once() -> list[int]:
+    """How many forms of norms are compiled in threads, and how many are when that is asked for again."""
+
+    def norms() -> None:
+        x = torch.zeros(3, 64)
+        norm.add_rms_norm(x, norm.rms_norm(x, x[0], 1e-5), x[0], 1e-5)
+
+    return [compile_launches(norms, CPU, 2) for _ in range(2)]
 
 
 def launch_sampling() -> None:
@@ -97,16 +108,26 @@ def launch_sampling() -> None:
     "vocabulary", [VOCABULARIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in VOCABULARIES[1:])]
 )
 def test_what_an_engine_serves_was_compiled_when_it_started(vocabulary: int) -> None:
-    warm, served = (
-        compile_launches(f"{__name__}:{name}", vocabulary, only_tell=True) for name in ("launch_warm_up", "launch_service")
-    )
-    assert [each.kernel for each in served[len(warm) :]] == []
-    assert {each.kernel for each in warm} >= {"_tile_kernel", "_threshold_kernel", "_adjust_kernel", "_segment_kernel"}
+    started, late = see_hopper(f"{__name__}:forms_compiled_late", vocabulary)
+    assert late == []
+    kernels = {name.rsplit(".", 1)[-1] for name in started}
+    assert kernels >= {
+        "_tile_kernel",
+        "_threshold_kernel",
+        "_adjust_kernel",
+        "_segment_kernel",
+        "_norm_kernel",
+        "_rope_write_kernel",
+    }
+
+
+def test_what_was_compiled_at_once_is_not_compiled_again() -> None:
+    assert see_hopper(f"{__name__}:forms_compiled_at_once") == [2, 0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["launch_layers", "launch_sampling"])
 def test_small_kernels_compile_and_do_not_spill(name: str) -> None:
-    for form in compile_launches(f"{__name__}:{name}"):
+    for form in forms_launched(f"{__name__}:{name}"):
         assert form.stack == 0, f"{form.kernel} {form.constants} spills {form.stack} bytes a thread"
         assert form.registers * form.warps * 32 <= 65536

@@ -138,3 +138,36 @@ def test_a_graph_that_no_step_was_for_long_makes_room_for_another(monkeypatch: p
     assert steps(4, 4, 4, 1, 2) == [], "both are in use"
     assert steps(1, 1, 1, 1, 4, 4) == [4], "the second was used longest ago"
     assert steps(1, 4, 1, 2) == [] and graphs.num_graphs == 2
+
+
+def test_graphs_for_decoding_are_captured_at_start_for_short_and_long_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_model(EngineConfig(model="dummy:llama", threads=1, seed=1), CPU)
+
+    class Hollow:
+        config = loaded.config
+
+        def forward(self, tokens: torch.Tensor, *rest: object) -> torch.Tensor:
+            return torch.zeros(len(tokens), 8)
+
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden
+
+    captured: list[Callable[[], torch.Tensor]] = []
+
+    def capture(compute: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        captured.append(compute)
+        return compute
+
+    monkeypatch.setattr("branchpoint.runtime.runner.capture_on_cuda", lambda device: capture)
+    attention = TiledAttention(loaded.config, 200, 16, torch.float32, CPU, query_dtype=torch.float32, max_sequences=8)
+    runner = TorchRunner(Hollow(), attention, Sampler(()), CPU)  # type: ignore[arg-type]  # only numbers of tokens matter
+    runner.capture_steps(8, 8)
+    assert len(captured) == 2 * len(padded_sizes(8))
+    for lengths in ([3], [900], [700, 20, 400], [600] * 4, [900, 31, 500, 1, 1, 16, 700], [40] * 8):
+        members = [
+            _sequence("x", length, [25 * at + page for page in range(-(-length // 16))]) for at, length in enumerate(lengths)
+        ]
+        for _ in range(2):
+            plan = StepPlan(tuple(Slot(each, each.num_tokens - 1, 1, (each.num_tokens - 1,)) for each in members))
+            runner.execute(plan, lambda: None)
+    assert len(captured) == 2 * len(padded_sizes(8)), "a decoding step waited for a capture"
