@@ -27,10 +27,8 @@ __all__ = [
     "recursive",
     "renamed",
     "rule_users",
-    "to_regex",
 ]
 
-_MOST_WRITTEN = 4096
 _MAX_DEPTH = 200  # nested parts of one rule, which are walked by recursion
 
 
@@ -121,42 +119,6 @@ def from_regex(node: Node) -> Part:
             return Rep(from_regex(body), low, high)
         case Chars():
             return node
-
-
-def to_regex(cfg: Cfg) -> Node | None:
-    """The pattern of a grammar's sentences; None where its rules refer to themselves, or it is very large written out."""
-    within, left = set[str](), [_MOST_WRITTEN]
-
-    def write(part: Part) -> Node:
-        left[0] -= 1
-        if left[0] < 0:
-            raise _NoPattern
-        match part:
-            case Lit(text):
-                return Series(tuple(Chars(((ord(char), ord(char)),)) for char in text))
-            case Chars():
-                return part
-            case Seq(parts):
-                return Series(tuple(map(write, parts)))
-            case Alt(branches):
-                return Choice(tuple(map(write, branches)))
-            case Rep(body, low, high):
-                return Repeat(write(body), low, high)
-            case Ref(name) if name not in within:
-                within.add(name)
-                node = write(cfg.rules[name])
-                within.remove(name)
-                return node
-        raise _NoPattern
-
-    try:
-        return write(Ref(cfg.start))
-    except _NoPattern:
-        return None
-
-
-class _NoPattern(Exception):
-    """The grammar is no regular expression as written, or too large a one."""
 
 
 def renamed(cfg: Cfg, prefix: str) -> Cfg:

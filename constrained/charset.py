@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from re import _casefix  # type: ignore[attr-defined]  # the extra equivalences that `re` compiles with; not in typeshed
 
-__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "lead_blocks", "overlap", "union", "warm"]
+__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "holds", "lead_blocks", "overlap", "union", "warm"]
 
 CharSet = tuple[tuple[int, int], ...]
 """Disjoint, ascending, inclusive ranges of code points."""
@@ -37,6 +37,12 @@ def _without_surrogates(low: int, high: int) -> Iterable[tuple[int, int]]:
     for start, end in ANY:
         if low <= end and high >= start:
             yield max(low, start), min(high, end)
+
+
+def holds(chars: CharSet, code: int) -> bool:
+    """Whether a character is in a set."""
+    at = bisect.bisect_right(chars, (code, 0x110000)) - 1
+    return at >= 0 and chars[at][0] <= code <= chars[at][1]
 
 
 def overlap(one: CharSet, other: CharSet) -> bool:

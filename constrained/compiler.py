@@ -203,7 +203,7 @@ class GrammarCompiler:
             check_length(grammar.matcher(), few, self._vocabulary.size)
         if not steerable:
             return grammar
-        return SteerableGrammar(self._completer(), grammar, starting_point(constraint, len(prefix), prepared))
+        return SteerableGrammar(self._completer(), grammar, starting_point(constraint, prefix, prepared, self._vocabulary))
 
     def _plain(self, constraint: Constraint | None, prefix: bytes) -> tuple[CompiledGrammar, Prepared | None]:
         if len(prefix) > self._limits.prefix_bytes:

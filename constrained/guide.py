@@ -43,28 +43,23 @@ class _At:
     parts: tuple[SchemaMap, ...]
     text: bytes = b""
     opened: bool = False
-    skip: int = 0
 
 
 class Guide:
-    """For one normalised schema, in text that begins `prefix` bytes before the value."""
+    """For one normalised schema."""
 
-    def __init__(self, root: Schema, prefix: int) -> None:
+    def __init__(self, root: Schema) -> None:
         self._root = root
-        self._prefix = prefix
         self._definitions = Definitions(root.get("$defs", {}) if isinstance(root, dict) else {})
         self._values = ShortValues(self._definitions)
 
     def start(self) -> _At:
         """Before the first byte."""
-        return _At("v", None, tuple(self._parts([self._root])), skip=self._prefix)
+        return _At("v", None, tuple(self._parts([self._root])))
 
     def after(self, place: _At, text: bytes) -> _At:
         """The place after some more text, which the grammar takes."""
         at = 0
-        if place.skip:
-            at = min(place.skip, len(text))
-            place = replace(place, skip=place.skip - at)
         while at < len(text):
             if place.at in "sq":
                 end = _closing_quote(place.text, text, at)
@@ -252,7 +247,7 @@ class JsonPlace:
         return self.guide.guesses(self.at)
 
 
-def json_place(root: Schema, prefix: int) -> JsonPlace:
-    """The place before a value under a normalised schema, behind `prefix` bytes."""
-    guide = Guide(root, prefix)
+def json_place(root: Schema) -> JsonPlace:
+    """The place before a value under a normalised schema."""
+    guide = Guide(root)
     return JsonPlace(guide, guide.start())

@@ -1,27 +1,67 @@
 """Where the outputs of a constraint start, for the search for ways to their ends: what is known of it besides its grammar."""
 
-from branchpoint.constrained.cfg import to_regex
-from branchpoint.constrained.completion import Standing
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from branchpoint.constrained.cfg import Cfg, from_regex
+from branchpoint.constrained.completion import Place, Standing, pieces
 from branchpoint.constrained.ebnf import read_ebnf
+from branchpoint.constrained.grammar_place import grammar_place
 from branchpoint.constrained.guide import json_place
 from branchpoint.constrained.prepared import Prepared, PreparedSchema
 from branchpoint.constrained.regex import parse_regex
-from branchpoint.constrained.regex_guide import regex_place
+from branchpoint.constrained.rules import Pricing
 from branchpoint.constrained.spec import Constraint, Ebnf, Regex, StructuralTag
+from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["starting_point"]
 
+_TOKEN = 1 << 20
+"""The price of a token, beside 1 for a byte."""
 
-def starting_point(constraint: Constraint | None, prefix: int, prepared: Prepared | None) -> Standing:
-    """Before the first token of an output that begins with `prefix` bytes and then follows a constraint, made of `prepared`."""
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A place behind bytes that come first, of which `left` are missing."""
+
+    left: bytes
+    place: Place
+
+    def after(self, text: bytes) -> Place:
+        """The place after some more text, which the grammar takes."""
+        if len(text) < len(self.left):
+            return _Behind(self.left[len(text) :], self.place)
+        return self.place.after(text[len(self.left) :])
+
+    def guesses(self) -> Iterator[bytes]:
+        """What is missing, and what then may come."""
+        yield from (self.left + guess for guess in self.place.guesses())
+        yield self.left
+
+
+def starting_point(constraint: Constraint | None, prefix: bytes, prepared: Prepared | None, vocabulary: Vocabulary) -> Standing:
+    """Before the first token of an output that begins with `prefix` and then follows a constraint, made of `prepared`."""
+    place = _place(constraint, prepared, vocabulary)
+    is_json = isinstance(prepared, PreparedSchema) or isinstance(constraint, StructuralTag)
+    return Standing(is_json, _Behind(prefix, place) if prefix and place is not None else place)
+
+
+def _place(constraint: Constraint | None, prepared: Prepared | None, vocabulary: Vocabulary) -> Place | None:
     if isinstance(prepared, PreparedSchema):
-        return Standing(is_json=True, place=json_place(prepared.root, prefix))
+        return json_place(prepared.root)
     match constraint:
         case Regex(pattern):
-            return Standing(is_json=False, place=regex_place(parse_regex(pattern), prefix))
+            return grammar_place(Cfg({"root": from_regex(parse_regex(pattern))}, "root"), {}, _pricing(vocabulary))
         case Ebnf(text):
             read = read_ebnf(text)
-            node = None if isinstance(read, str) else to_regex(read)
-            return Standing(is_json=False, place=None if node is None else regex_place(node, prefix))
+            return None if isinstance(read, str) else grammar_place(read, {}, _pricing(vocabulary))
         case _:
-            return Standing(is_json=isinstance(constraint, StructuralTag))
+            return None
+
+
+def _pricing(vocabulary: Vocabulary) -> Pricing:
+    def price(text: str) -> int:
+        encoded = text.encode()
+        return len(pieces(vocabulary, encoded)) * _TOKEN + len(encoded)
+
+    return price

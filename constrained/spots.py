@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from branchpoint.constrained.cfg import Chars
 from branchpoint.constrained.outline import Fork, Outline, Unfollowable, Until, Value, Word
+from branchpoint.constrained.words import Words
 
 __all__ = ["Seams", "Spot", "Spots"]
 
@@ -43,11 +44,11 @@ class Spots:
     def __init__(self, outline: Outline) -> None:
         self._states = outline.states
         self._known: dict[frozenset[_At], Spot] = {}
-        self._words: dict[tuple[tuple[str, ...], tuple[str, ...]], _Words] = {}
+        self._words: dict[tuple[tuple[str, ...], tuple[str, ...]], Words] = {}
         for state, _ in outline.states:
             if isinstance(state, Until):
                 key = (state.stops, state.excludes)
-                self._words.setdefault(key, _Words(*key))
+                self._words.setdefault(key, Words(*key))
         self._points = sorted({0} | {point for state, _ in outline.states for point in self._cuts(state)})
         self.start = self._spot(self._closure((outline.start,)))
 
@@ -168,24 +169,3 @@ class Spots:
         values = {value for value, _ in self._values(spot.elements)}
         if len(values) > 1 or any(self.step(spot, char) is not None for value in values for char in value.starts):
             raise Unfollowable("what comes in its place can't be told from it by its first character")
-
-
-class _Words:
-    """Finds words in a text as it is written."""
-
-    def __init__(self, stops: tuple[str, ...], excludes: tuple[str, ...]) -> None:
-        self._stops = stops
-        self._excludes = excludes
-        self._begun = {word[:end] for word in (*stops, *excludes) for end in range(len(word))}
-        self._longest = max(map(len, (*stops, *excludes)), default=0)
-        self._known: dict[tuple[str, str], tuple[str, frozenset[str], bool]] = {}
-        self.chars = frozenset("".join((*stops, *excludes)))
-
-    def step(self, suffix: str, char: str) -> tuple[str, frozenset[str], bool]:
-        """Behind one more character: what is written of words, the stops that end here, and whether something excluded does."""
-        if (suffix, char) not in self._known:
-            text = suffix + char
-            rest = next((text[at:] for at in range(len(text)) if text[at:] in self._begun), "")
-            stopped = frozenset(stop for stop in self._stops if text.endswith(stop))
-            self._known[suffix, char] = rest, stopped, any(text.endswith(word) for word in self._excludes)
-        return self._known[suffix, char]
