@@ -26,7 +26,7 @@ from branchpoint.runtime.scheduler import Scheduler
 __all__ = ["main"]
 
 STREAMS, STEPS, LONG = 4, 20, 4000
-ASKED = ("abandon", "add", "commit", "end_program", "plan", "plan_ahead", "remove", "took")  # all that an engine asks in a run
+ASKED = ("abandon", "add", "commit", "end_program", "plan", "remove", "took")  # all that an engine asks in a run
 
 
 def call(name: str, length: int, max_tokens: int, seed: int) -> Call:

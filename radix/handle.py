@@ -66,10 +66,11 @@ class Handle:
         self.host = host or HostStretch(None, (), None, self.num_tokens)
         self.path = path
         self._pool: BlockPool | None = pool
-        pool.retain(self._held)
+        pool.retain(self.held)
 
     @property
-    def _held(self) -> tuple[int, ...]:
+    def held(self) -> tuple[int, ...]:
+        """The pages that have a reference of this handle's, until it is released."""
         return (*self.pages, self.tail[0]) if self.tail else self.pages
 
     @property
@@ -81,7 +82,7 @@ class Handle:
         """Give pages and host slots back; a second call does nothing."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.release(self._held)
+            pool.release(self.held)
             self.host.release()
 
     def __enter__(self) -> Self:

@@ -5,8 +5,10 @@ referenced once for it, whether it computed them, found them in the tree or has 
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
+from itertools import chain
 
 from branchpoint.radix import (
     BlockPool,
@@ -56,7 +58,8 @@ class KVCache:
         self._copy_cost = copy_cost
         self._keys: dict[Sequence, PrefixKey] = {}
         self._copies: list[Copy] = []
-        self._sources: list[Handle] = []
+        self._sources: dict[int, Handle] = {}  # what is held for the copies to come, by the pages that are copied to
+        self._copied: deque[Iterable[Handle]] = deque()  # and for those of each plan under way, the oldest first
 
     @property
     def num_available(self) -> int:
@@ -149,19 +152,19 @@ class KVCache:
             del sequence.pages[kept:]
 
     def take_copies(self) -> tuple[Copy, ...]:
-        """The copies that the next plan must make before its forward pass, in their order."""
+        """The copies that the next plan must make before its forward pass, in their order; it is under way until `settle`."""
         self._plan_swaps()
         copies, self._copies = tuple(self._copies), []
+        self._copied.append(self._sources.values())
+        self._sources = {}
         return copies
 
     def settle(self, copies: Iterable[Copy], *, made: bool = True) -> None:
-        """The plan with these copies has run, or (`made` false) has failed: what they read from is no longer needed.
-
-        A plan that ran ahead has no copies of single pages, whose sources are all let go of.
+        """The oldest plan under way, which has these copies, has run, or (`made` false) has failed: what they read from is no
+        longer needed.
         """
-        for handle in self._sources:
+        for handle in self._copied.popleft():
             handle.release()
-        self._sources.clear()
         self.tree.settle((copy for copy in copies if isinstance(copy, Swap)), made=made)
 
     def publish(self, sequence: Sequence) -> PrefixKey | None:
@@ -183,6 +186,8 @@ class KVCache:
         """
         waits = {copy.target for copy in self._copies if isinstance(copy, PageCopy)}.intersection(sequence.pages)
         self._copies = [copy for copy in self._copies if not isinstance(copy, PageCopy) or copy.target not in waits]
+        for page in waits:
+            self._sources.pop(page).release()
         key = self.publish(sequence) if keep and not waits else None
         self.pool.release(sequence.pages)
         sequence.pages = []
@@ -209,13 +214,15 @@ class KVCache:
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Hold pool, tree and the pages of `sequences` (all that have any) against each other. Raises AssertionError."""
         sequences = list(sequences)
-        assert not self._sources, "a copy is still to be made"
+        waits = {copy.target for copy in self._copies if isinstance(copy, PageCopy)}
+        assert self._sources.keys() == waits, "what is to be copied isn't held, or is held for no copy"
         self.pool.check()
         self.tree.check()
-        check_balance(self.pool, (page for sequence in sequences for page in sequence.pages))
+        handles = [*self._sources.values(), *chain.from_iterable(self._copied)]
+        check_balance(self.pool, chain.from_iterable([*(each.pages for each in sequences), *(each.held for each in handles)]))
         if self._host is not None:
             self._host.pool.check()
-            check_balance(self._host.pool, self._host.held)
+            check_balance(self._host.pool, chain(self._host.held, *(each.host.held for each in handles)))
         for sequence in sequences:
             assert sequence.num_computed <= len(sequence.pages) * self.pool.page_size, "computed tokens without a page"
             assert len(set(sequence.pages)) == len(sequence.pages), "a sequence has a page twice"
@@ -243,7 +250,7 @@ class KVCache:
         assert page is not None, "a page that was there is gone"
         self._plan_swaps()
         self._copies.append(PageCopy(tail[0], page[0], tail[1]))
-        self._sources.append(handle)
+        self._sources[page[0]] = handle
         sequence.pages += page
         sequence.num_computed = handle.num_tokens
 

@@ -18,11 +18,12 @@ from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.drafting.verify import commit_rows, row_errors
 from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
 from branchpoint.runtime.flight import Flight, take_off
-from branchpoint.runtime.generation import Finish, Generation, TokenTable
+from branchpoint.runtime.generation import Generation, TokenTable
 from branchpoint.runtime.group import Group
 from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.masks import MaskFiller, StepMasks
-from branchpoint.runtime.messages import Call, Delta, Event, SampleFinished, ScoreCall, Usage
+from branchpoint.runtime.messages import Call, Event, ScoreCall, Usage
+from branchpoint.runtime.outbox import Outbox
 from branchpoint.runtime.plan import Runner, StepPlan, StepResult
 from branchpoint.runtime.policy import make_order
 from branchpoint.runtime.scheduler import Scheduler
@@ -78,7 +79,7 @@ class Engine:
         self._groups: dict[str, Group] = {}
         self._owners: dict[Sequence, Group] = {}
         self._compiling = Compiling(compiler)
-        self._events: list[Event] = []
+        self._outbox = Outbox()
         self._ahead: Flight | None = None
         self._landed = 0.0  # when the last flight had
         self._arrivals = self._queued = 0  # queued are the calls of which no sequence has run yet
@@ -88,7 +89,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to say."""
-        return bool(self._groups or self._events or self._ahead)
+        return bool(self._groups or self._outbox or self._ahead)
 
     def submit(self, call: Call | ScoreCall) -> None:
         """Accept `call`. Raises InvalidRequest or CapacityError where it can't be served, Overloaded where the queue is full."""
@@ -131,21 +132,28 @@ class Engine:
         """End every call with `error`; returns all events that are still to be given out."""
         for group in list(self._groups.values()):
             self._fail(group, error)
-        return self._take_events()
+        return self._outbox.take()
 
     def step(self) -> list[Event]:
-        """Compute one batch; returns what there is to tell. Waits a moment where all calls wait for their grammars."""
+        """Compute one batch; returns what there is to tell. Waits a moment where all calls wait for their grammars.
+
+        Where the runner runs ahead, the next batch is under way when this returns: planned behind this one while that ran, or as
+        soon as its result was known, if that had to be waited for. What became final is told meanwhile.
+        """
         self._poll_grammars()
         flight, self._ahead = self._ahead or self._launch(self._scheduler.plan()), None
         if flight is not None:
-            if flight.under_way is not None and not flight.void:
-                self._ahead = self._launch(self._scheduler.plan_ahead(flight.plan), flight)
+            if flight.under_way is not None:
+                self._ahead = self._launch(self._scheduler.plan(flight.plan, flight.void), flight)
             self._land(flight)
             if self._ahead:
                 self._ahead.draw(self._masks)
-        elif not self._events:
+            elif flight.under_way is not None:
+                self._ahead = self._launch(self._scheduler.plan())
+            self._outbox.tell()
+        elif not self._outbox:
             self._compiling.wait()
-        return self._take_events()
+        return self._outbox.take()
 
     def stats(self) -> EngineStats:
         """Where things stand now."""
@@ -243,24 +251,15 @@ class Engine:
             try:
                 finish = commit_rows(member, slot, rows, masks, self._cache, self._speculation)
                 if isinstance(member, Generation):
-                    finish = self._tell(member, finish)
+                    if finish:
+                        finish = self._outbox.conclude(member, finish, group.narrowed)
+                    else:
+                        self._outbox.goes_on(member)
             except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too
                 self._fail(group, error)
                 continue
             if finish:
                 self._end(group, sequence)
-
-    def _tell(self, member: Generation, finish: Finish | None) -> Finish | None:
-        """Give out what became final of a sample, and its end."""
-        sequence = member.sequence
-        piece, last = member.close(finish) if finish else (member.take(), None)
-        if piece:
-            self._events.append(Delta(sequence.call_id, sequence.index, piece.text, piece.tokens, piece.logprobs, piece.forced))
-        if last:
-            narrowed = self._owners[sequence].narrowed
-            event = SampleFinished(sequence.call_id, sequence.index, last.reason, last.stop, narrowed, member.completion_tokens)
-            self._events.append(event)
-        return last
 
     def _end(self, group: Group, sequence: Sequence) -> None:
         """One sequence of `group` is done; with the last of them the call is."""
@@ -270,7 +269,7 @@ class Engine:
             event = group.result()
             self._completed += 1
             self._close(group)
-            self._events.append(event)
+            self._outbox.put(event)
 
     def _fail(self, group: Group, error: BaseException) -> None:
         """End the whole call with `error`; nothing that it computed since its last commit is kept."""
@@ -278,7 +277,7 @@ class Engine:
             self._drop(sequence, kept=False)
         self._failed += 1
         self._close(group)
-        self._events.append(group.failure(error))
+        self._outbox.put(group.failure(error))
 
     def _drop(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended; with `kept` all it said was right."""
@@ -294,7 +293,3 @@ class Engine:
         for sequence in group.members:
             del self._owners[sequence]
         self._compiling.drop(group.call.id)
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events

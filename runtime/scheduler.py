@@ -5,14 +5,13 @@ sequence has tokens without KV, and a plan computes as many of them as budget an
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.pace import Pace
 from branchpoint.runtime.plan import StepPlan
-from branchpoint.runtime.plan_ahead import AheadDraft
 from branchpoint.runtime.plan_draft import PlanDraft
 from branchpoint.runtime.policy import AdmissionOrder
 from branchpoint.runtime.programs import Programs
@@ -96,42 +95,33 @@ class Scheduler:
         self._order.ended((namespace, program))
         self._room.forget()
 
-    def plan(self) -> StepPlan | None:
-        """The next step: decodes first, then prefills under way, then admissions. None where nothing can run."""
-        draft = PlanDraft({}, self._max_batch_tokens, bool(self._speculation and self._speculation.replays))
-        decoding = [sequence for sequence in self._running if not sequence.in_prefill]
-        prefilling = [sequence for sequence in self._running if sequence.in_prefill]
+    def plan(self, under_way: StepPlan | None = None, void: Collection[Sequence] = ()) -> StepPlan | None:
+        """The next step: decodes first, then prefills under way, then admissions. None where nothing can run.
+
+        Behind a plan that is `under_way` (what it computes of `void` sequences is lost) all that run go on: tokens that it draws
+        are computed before anybody knows them, and what ends with them is computed in vain. None, too, where its result may
+        change more: somebody has to make room, or there are guesses to be verified.
+        """
+        if under_way and self._speculation:
+            return None
+        draft = PlanDraft(
+            self._max_batch_tokens,
+            replays=bool(self._speculation and self._speculation.replays),
+            under_way=under_way,
+            void=void,
+        )
+        decoding = [sequence for sequence in self._running if not draft.in_prefill(sequence)]
+        prefilling = [sequence for sequence in self._running if draft.in_prefill(sequence)]
         self._schedule_all(decoding, draft)
-        beyond = self._beyond(draft)
-        draft.budget -= beyond
+        draft.budget -= (beyond := self._beyond(draft))
         self._schedule_all(prefilling, draft)
         self._admit(draft)
         draft.budget += beyond
         if self._speculation and draft.budget:
             self._speculate(self._speculation, draft)
-        if not draft.slots:
+        if draft.must_wait or not draft.slots:
             return None
-        return StepPlan(draft.ordered, self.cache.take_copies())
-
-    def plan_ahead(self, under_way: StepPlan) -> StepPlan | None:
-        """The step behind one that is under way, where that follows without its result: all that run go on.
-
-        Tokens that the step under way draws are computed before anybody knows them; what ends with them is computed in vain. None
-        where the result may change more: with guesses, others that may be admitted, or somebody to be preempted.
-        """
-        if self._speculation:
-            return None
-        ahead = AheadDraft(under_way, self._max_batch_tokens)
-        draft = ahead.draft
-        ahead.add_all(sequence for sequence in self._running if not ahead.in_prefill(sequence))
-        draft.budget -= (beyond := self._beyond(draft))
-        ahead.add_all(sequence for sequence in self._running if ahead.in_prefill(sequence))
-        if not draft.slots or (draft.budget and self._may_admit()):
-            return None
-        draft.budget += beyond
-        if not all(self.cache.grow(slot.sequence, slot.start + slot.count) for slot in draft.slots.values()):
-            return None
-        return StepPlan(tuple(draft.slots.values()), self.cache.take_copies(), tuple(ahead.sources))
+        return draft.step(self.cache.take_copies())
 
     def commit(self, plan: StepPlan, faulty: set[Sequence]) -> None:
         """The plan ran: its tokens have KV now, and prompts can be shared. Nothing of `faulty` sequences is."""
@@ -177,13 +167,17 @@ class Scheduler:
 
     def _schedule(self, sequence: Sequence, draft: PlanDraft) -> None:
         """Give `sequence` a slot, at the cost of the least important sequences where pages are short."""
-        count = min(sequence.target - sequence.num_computed, draft.budget)
-        while not self.cache.grow(sequence, sequence.num_computed + count):
+        count = min(draft.left(sequence), draft.budget)
+        while not self.cache.grow(sequence, draft.start(sequence) + count):
+            if draft.is_ahead:
+                draft.must_wait = True
+                return
             victim = self._running[-1]
             self._preempt(victim, draft)
             if victim is sequence:
                 return
-        draft.add(sequence, count, sequence.num_computed)
+        if count:
+            draft.add(sequence, count)
 
     def _preempt(self, sequence: Sequence, draft: PlanDraft) -> None:
         draft.drop(sequence)
@@ -195,7 +189,7 @@ class Scheduler:
         self.add(sequence)
 
     def _admit(self, draft: PlanDraft) -> None:
-        if not draft.budget or not self._may_admit():
+        if draft.must_wait or not draft.budget or not self._may_admit():
             return
         passed_over, held = 0, False
         for sequence in self._order.candidates():

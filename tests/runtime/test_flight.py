@@ -14,7 +14,7 @@ from branchpoint.radix import Swap
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall
-from branchpoint.runtime.plan import RowResult, Slot, StepPlan
+from branchpoint.runtime.plan import PageCopy, RowResult, Slot, StepPlan
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.expected import assert_as_expected
@@ -163,6 +163,57 @@ def test_chunks_of_prompts_follow_each_other_without_a_wait() -> None:
     engine.check()
 
 
+@pytest.mark.parametrize(
+    ("pages", "options"),
+    [(64, {}), (64, {"max_sequences": 3}), (14, {}), (64, {"max_batch_tokens": 8}), (40, {"policy": "lpm", "host_pages": 40})],
+    ids=["room for all", "no place", "no pages", "no budget", "host tier"],
+)
+def test_whoever_waits_is_admitted_while_a_step_runs_and_keeps_no_step_from_running_ahead(
+    pages: int, options: dict[str, object]
+) -> None:
+    runner = ScriptedRunner(pages, runs_ahead=True)
+    engine = make_engine(runner, **options)
+    calls = [_call(f"c{number}", tuple((at * (1 + number % 5)) % 38 for at in range(9 + number % 3))) for number in range(40)]
+    results: dict[str, Collected] = {}
+    left = iter(calls)
+    while engine.has_work or not results:
+        while engine.stats().waiting < 2 and (one := next(left, None)):
+            engine.submit(one)
+        collect(engine.step(), results)
+        engine.check()
+    for one in calls:
+        assert_as_expected(one, results[one.id])
+    preempted = sum(got.end.usage.preemptions for got in results.values() if isinstance(got.end, Completed))
+    assert bool(preempted) == (pages < 20)
+    if preempted:  # who needs pages waits for those of others that end, or have to make room
+        assert runner.num_ahead > 0.8 * len(runner.plans)
+    else:
+        assert runner.num_ahead == len(runner.plans) - 1
+
+
+def test_a_copy_for_one_that_is_admitted_while_a_step_runs_is_held_until_its_own_step_has_run() -> None:
+    runner = ScriptedRunner(12, runs_ahead=True)
+    engine = make_engine(runner)
+    run(engine, before := _call("before", max_tokens=3))
+    engine.submit(stream := _call("stream", (20, 21), max_tokens=12))
+    results: dict[str, Collected] = {}
+    for _ in range(3):
+        collect(engine.step(), results)
+    engine.submit(again := msgspec.structs.replace(before, id="again"))
+    engine.submit(gone := _call("gone", (*PROMPT, 30), max_tokens=3))
+    collect(engine.step(), results)
+    assert [bool(plan.sources) for plan in runner.plans if any(isinstance(copy, PageCopy) for copy in plan.copies)] == [True]
+    engine.abort("gone")
+    engine.check()
+    engine.submit(last := _call("last", tuple(range(12, 34)), max_tokens=3))
+    while engine.has_work:
+        collect(engine.step(), results)
+        engine.check()
+    assert isinstance(results[gone.id].end, Failed)
+    for one in (stream, again, last):
+        assert_as_expected(one, results[one.id])
+
+
 def test_evicted_pages_leave_and_come_back_while_steps_run_ahead() -> None:
     runner = ScriptedRunner(24, runs_ahead=True)
     engine = make_engine(runner, host_pages=40, max_sequences=2)
@@ -262,7 +313,7 @@ def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
     ]
     said: list[dict[str, Collected]] = []
     for ahead in (False, True):
-        config = EngineConfig(model="dummy:llama", num_pages=64, threads=1, seed=1, page_size=4, max_batch_tokens=8)
+        config = EngineConfig(model="dummy:llama", num_pages=20, threads=1, seed=1, page_size=4, max_batch_tokens=8)
         loaded = build_engine(config)
         runner = loaded.engine._runner  # type: ignore[attr-defined]  # a real one, told to do what it does on a GPU
         assert isinstance(runner, TorchRunner)
@@ -272,10 +323,12 @@ def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
 
             runner._sampler = DeviceSampler(runner._sampler._eos)
         results: dict[str, Collected] = {}
-        for one in calls:
-            loaded.engine.submit(one)
-        while loaded.engine.has_work:
+        left = iter(calls)
+        while loaded.engine.has_work or not results:
+            if one := next(left, None):  # they arrive while steps are under way
+                loaded.engine.submit(one)
             collect(loaded.engine.step(), results)
+            loaded.engine.check()  # type: ignore[attr-defined]
         said.append(results)
         loaded.engine.close()
         loaded.close()
