@@ -2,41 +2,29 @@
 
     python -m benchmarks.gpu                      # on a machine with a GPU, under 8 minutes
     python -m benchmarks.gpu --dry                # tiny shapes on a CPU, kernels in Triton's interpreter: tries the script itself
-    python -m benchmarks.gpu --models qwen06b --workloads W1,W3
+    python -m benchmarks.gpu --models qwen06b --workloads W1,W3 --peer FOLDER    # vLLM, from FOLDER/go.sh, in the same run
 
-Stops with status 1 where a kernel is wrong, ends with it where a workload broke. vLLM's figures were measured on one H200 with
-dummy weights, on 2026-11-29.
+Stops with status 1 where a kernel is wrong. Each model is served by a process of its own, which compiles its kernels anew, and by
+another one from where something broke: the exit status is 3 then. What was taken by then is also in OUT/gpu.jsonl.
 """
 
 import argparse
-import gc
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import msgspec
-import torch
-
+from benchmarks.gpu_peer import PEER, RECORDED, START_UP, measure_peer
 from benchmarks.report import Figure, Report
-
-if TYPE_CHECKING:
-    from benchmarks.gpu_workloads import Workloads
-    from benchmarks.kernel_cases import Sizes
-    from branchpoint.runtime.config import EngineConfig
-    from branchpoint.runtime.engine import Engine
-    from branchpoint.runtime.models.config import ModelConfig
-    from branchpoint.runtime.runner import TorchRunner
 
 __all__ = ["main"]
 
-BENCH, PEER = "gpu", "vLLM 0.26"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128256, "rms_norm_eps": 1e-5,
@@ -52,217 +40,175 @@ TINY = {
     "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 512, "rms_norm_eps": 1e-5,
     "max_position_embeddings": 8192, "rope_theta": 10000.0, "eos_token_id": 2, "tie_word_embeddings": False,
 }  # fmt: skip
-VLLM = {
-    "llama8b": {"W1": 4.889, "W2": 8937.0, "W3": 1.937, "W4": 3.995},
-    "qwen06b": {"W1": 2.344, "W2": 20630.0, "W3": 1.065, "W4": 1.681},
-}
-"""W1 in ms a token, W2 in output tokens a second, W3 and W4 in seconds."""
+SHAPES = {"llama8b": LLAMA, "qwen06b": QWEN, "tiny": TINY}
+
+WRONG, BROKEN = 1, 3
+"""Exit statuses: a kernel is wrong; something broke, the other figures are there."""
+
+PEER_SECONDS = 180.0
+GRACE = 20.0
+"""Seconds after which a process that was to begin nothing further is ended."""
+
+LOWER = ("s", "ms", "µs")
+"""Units of which less is better."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What this run is about; `deadline` is when no further workload begins."""
+class _Child:
+    """This script with other options in a process of its own, which is ended after `seconds`. Kernels are compiled anew there."""
+
+    def __init__(self, options: Sequence[str], seconds: float) -> None:
+        self._options, self._seconds = options, seconds
+        self.status = 0
+
+    def lines(self) -> Iterator[str]:
+        """What it prints, as it does; `status` is there afterwards."""
+        with tempfile.TemporaryDirectory() as cache:
+            environment = os.environ | {"TRITON_CACHE_DIR": cache}
+            command = [sys.executable, "-m", "benchmarks.gpu", *self._options]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+                timer = threading.Timer(self._seconds, process.kill)
+                timer.start()
+                assert process.stdout is not None, "it was asked for"
+                yield from process.stdout
+                self.status = process.wait()
+                timer.cancel()
+
+
+@dataclass(slots=True)
+class _Whole:
+    """The whole run: starts a process for each part, and tells what they told."""
 
     report: Report
-    device: torch.device
-    workloads: frozenset[str]
-    dry: bool
     deadline: float
-    broken: list[str] = field(default_factory=list)
+    dry: bool = False
+    peer: Path | None = None
+    broken: bool = False
+    peers: dict[str, dict[str, float]] = field(default_factory=lambda: dict(RECORDED))
 
-    def has_time(self, what: str) -> bool:
-        if time.perf_counter() < self.deadline:
+    def kernels(self) -> bool:
+        """Check and time all kernels; False where one is wrong."""
+        status, _ = self._run(["--parts", "kernels"], "")
+        if status not in (0, WRONG, BROKEN):
+            self.report.skip("gpu", "kernels", f"their process ended with status {status}")
+        self.broken |= status != 0
+        return status in (0, BROKEN)
+
+    def serve(self, model: str, workloads: Sequence[str]) -> None:
+        """All workloads of a model, in another process after each that breaks."""
+        left = list(workloads)
+        if self.peer is not None and self._has_time(f"{model}, {PEER}"):
+            self.peers[model] = RECORDED.get(model, {}) | measure_peer(self.peer, model, PEER_SECONDS)
+        while left and self._has_time(f"{model} {left[0]}"):
+            status, begun = self._run(["--parts", "serve", "--models", model, "--workloads", ",".join(left)], model)
+            if status == 0:
+                return
+            self.broken = True
+            if status != BROKEN:
+                self.report.skip("gpu", f"{model} {begun or ''}".strip(), f"its process ended with status {status}")
+            if begun is None:
+                return  # it can't even start
+            left = left[left.index(begun) + 1 :]
+
+    def _has_time(self, what: str) -> bool:
+        if time.monotonic() < self.deadline:
             return True
-        self.report.skip(BENCH, what, "no time left")
+        self.report.skip("gpu", what, "no time left")
         return False
 
-    def failed(self, what: str, error: Exception) -> None:
-        """A workload broke: the figures of others still count, the exit status says so."""
-        traceback.print_exception(error, file=sys.stderr)
-        self.report.skip(BENCH, what, f"{type(error).__name__}: {str(error)[:200]}")
-        self.broken.append(what)
+    def _run(self, options: Sequence[str], model: str) -> tuple[int, str | None]:
+        """Relay what a process tells: its status, and the workload that it began last."""
+        begun = None
+        left = max(1.0, self.deadline - time.monotonic())
+        child = _Child([*options, "--here", "--budget", f"{left:.0f}", *(["--dry"] if self.dry else [])], left + GRACE)
+        for line in child.lines():
+            entry = json.loads(line) if line.startswith("{") else {}
+            if "begins" in entry:
+                begun = entry["begins"]
+            elif "skipped" in entry:
+                self.report.skip(entry["bench"], entry["peer"], entry["skipped"])
+            elif "case" in entry:
+                self.report.add(self._beside(model, entry))
+        return child.status, begun
 
-    def add(self, case: str, unit: str, value: float, peer: str | None = None, peer_value: float | None = None) -> None:
-        lower = unit in ("s", "ms", "µs")
-        self.report.add(Figure(BENCH, case, unit, value, peer, peer_value, lower_is_better=lower))
-
-
-def check_kernels(run: _Run) -> bool:
-    """Hold every kernel against its reference on the device; says which are wrong."""
-    from benchmarks.kernel_cases import kernel_cases
-
-    wrong = []
-    for sizes in _check_sizes(run.dry):
-        for dtype in (
-            torch.float32,
-            torch.float16 if run.dry else torch.bfloat16,
-        ):  # the interpreter's bfloat16 products are wrong
-            for case in kernel_cases(sizes, run.device, dtype):
-                error = case.error()
-                if not error <= case.tolerance:
-                    wrong.append(f"{case.name} ({dtype}): off by {error:.2g} of the largest entry, {case.tolerance:.2g} allowed")
-    for line in wrong:
-        print(f"WRONG: {line}", file=sys.stderr)
-    return not wrong
+    def _beside(self, model: str, entry: dict[str, object]) -> Figure:
+        """A figure as it was told, beside the peer's where there is one and it has no other."""
+        entry.pop("ratio")
+        figure = Figure(**entry, lower_is_better=entry["unit"] in LOWER)  # type: ignore[arg-type]  # as a Report wrote it
+        if figure.peer is not None or self.dry:
+            return figure
+        case = figure.case.removeprefix(f"{model} ")
+        value = START_UP if case.startswith("start-up") else self.peers.get(model, {}).get(case[:2])
+        return figure if value is None else replace(figure, peer=PEER, peer_value=value)
 
 
-def time_kernels(run: _Run) -> None:
-    """Each kernel's time beside its floor: the ratio is the share of the floor that it reaches."""
-    from benchmarks.gpu_measure import ceilings, seconds_of
-    from benchmarks.kernel_cases import kernel_cases
+def _here(options: argparse.Namespace) -> int:
+    """The parts that are asked for, in this process; the exit status."""
+    if options.dry:
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+    import torch
 
-    dtype = torch.float16 if run.dry else torch.bfloat16
-    limits = ceilings(run.device, dtype)
-    run.add("copy, read and written", "GB/s", limits.bytes / 1e9)
-    run.add("matrix product", "TFLOP/s", limits.operations / 1e12)
-    for case in kernel_cases(_timed_sizes(run.dry), run.device, dtype):
-        if case.work is not None and run.has_time(case.name):
-            floor = case.work.seconds(limits)
-            asked = "" if case.bar is None else f" (bar {case.bar:.2f})"
-            run.add(f"{case.name}{asked}", "µs", 1e6 * seconds_of(case.run, run.device), "floor", 1e6 * floor)
+    from benchmarks import gpu_parts
 
-
-def serve_model(run: _Run, name: str, shape: dict[str, object], folder: Path) -> None:
-    """All workloads with dummy weights of one shape."""
-    from benchmarks.gpu_workloads import Scale, Workloads
-    from branchpoint.runtime.config import EngineConfig
-    from branchpoint.runtime.loading import make_runner
-    from branchpoint.runtime.weights.loader import load_model
-
-    (folder / "config.json").write_text(json.dumps(shape))
-    config = EngineConfig(
-        model=f"dummy:{folder / 'config.json'}",
-        dtype="float32" if run.dry else "bfloat16",
-        context_length=8192,
-        num_pages=512 if run.dry else None,
-        max_sequences=8 if run.dry else 256,
-        max_batch_tokens=64 if run.dry else 8192,
-        seed=0,
-    )
-    started = time.perf_counter()
-    loaded = load_model(config, run.device)
-    weights = time.perf_counter()
-    runner = make_runner(config, loaded, run.device).runner
-    engines = _engines(config, runner, loaded.config)
-    work = Workloads(loaded.config.vocabulary_size, Scale(6, 2, 16) if run.dry else Scale())
-    work.decoding(engines[0], 1, 2)
-    run.add(f"{name} dummy weights", "s", weights - started)
-    run.add(f"{name} start-up: pool, graphs, first token", "s", time.perf_counter() - weights, PEER, None if run.dry else 42.0)
-    try:
-        _measure(run, name, *engines, runner, work)
-    finally:
-        for engine in engines:
-            engine.close()
+    device = torch.device("cpu" if options.dry else "cuda")
+    part = gpu_parts.Part(Report(json_only=True), device, options.dry, time.perf_counter() + options.budget)
+    complete = True
+    if "kernels" in options.parts:
+        if not gpu_parts.check_kernels(part):
+            return WRONG
+        with torch.inference_mode():
+            complete = gpu_parts.time_kernels(part)
+    for name in options.models if "serve" in options.parts else ():
+        complete &= gpu_parts.serve_model(part, name, SHAPES[name], options.workloads)
+    return 0 if complete else BROKEN
 
 
-def _measure(run: _Run, name: str, engine: "Engine", cacheless: "Engine", runner: "TorchRunner", work: "Workloads") -> None:
-    from benchmarks.gpu_measure import busy_share
-
-    vllm = {} if run.dry else VLLM.get(name, {})
-    wanted: dict[str, Callable[[], None]] = {
-        "W1": lambda: run.add(f"{name} W1 one stream", "ms", 1e3 * work.single(engine), PEER, vllm.get("W1")),
-        "W2": lambda: run.add(f"{name} W2 mixed", "tok/s", work.mixed(engine).rate, PEER, vllm.get("W2")),
-        "W3": lambda: _prefixed(run, name, engine, cacheless, runner, work, vllm.get("W3")),
-        "W4": lambda: run.add(f"{name} W4 conversations", "s", work.conversations(engine).seconds, PEER, vllm.get("W4")),
-        "W5": lambda: _constrained(run, name, engine, work),
-    }
-    for workload, measure in wanted.items():
-        if workload in run.workloads and run.has_time(f"{name} {workload}"):
-            try:
-                measure()
-            except Exception as error:  # noqa: BLE001  # the boundary of one workload: the others' figures are worth having
-                run.failed(f"{name} {workload}", error)
-    batch, steps = (4, 3) if run.dry else (64, 24)
-    share = busy_share(lambda: work.decoding(engine, batch, steps), run.device)
-    if share is not None:
-        run.add(f"{name} host time not hidden, batch {batch}", "% of step", 100 * (1 - share))
+def _listed(text: str) -> list[str]:
+    return text.split(",")
 
 
-def _prefixed(
-    run: _Run, name: str, engine: "Engine", cacheless: "Engine", runner: "TorchRunner", work: "Workloads", vllm: float | None
-) -> None:
-    from branchpoint.runtime.tiled_attention import TiledAttention
-
-    whole, prefill = work.prefixed(engine).seconds, work.prefixed(engine, only_prefill=True).seconds
-    run.add(f"{name} W3 shared prefix", "s", whole, PEER, vllm)
-    run.add(f"{name} W3, beside no radix cache", "s", whole, "no cache", work.prefixed(cacheless).seconds)
-    attention = runner._attention  # the option that turns sharing off would need another pool
-    if isinstance(attention, TiledAttention):
-        attention.share = False
-        plain, plain_prefill = work.prefixed(engine).seconds, work.prefixed(engine, only_prefill=True).seconds
-        attention.share = True
-        run.add(f"{name} W3 decoding, beside unshared attention", "s", whole - prefill, "unshared", plain - plain_prefill)
-
-
-def _constrained(run: _Run, name: str, engine: "Engine", work: "Workloads") -> None:
-    free, masked = work.constrained(engine, masked=False), work.constrained(engine, masked=True)
-    run.add(f"{name} W5 JSON schema", "tok/s", masked.rate, "no masks", free.rate)
-
-
-def _engines(config: "EngineConfig", runner: "TorchRunner", shape: "ModelConfig") -> tuple["Engine", "Engine"]:
-    """Two engines over one runner, the second without a radix cache. One may run at a time, and begins with an empty cache."""
-    from branchpoint.constrained.compiler import GrammarCompiler
-    from branchpoint.runtime.engine import Engine
-    from branchpoint.runtime.generation import TokenTable
-    from branchpoint.runtime.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer(None, shape.vocabulary_size, shape.eos_token_ids)
-    table = TokenTable(shape.vocabulary_size, frozenset(tokenizer.eos_token_ids), tokenizer.special_ids, tokenizer.token_bytes)
-    compiler = GrammarCompiler(tokenizer.vocabulary)
-    cacheless = msgspec.structs.replace(config, radix_cache=False)
-    return Engine(config, runner, compiler, table, shape.context_length), Engine(
-        cacheless, runner, compiler, table, shape.context_length
-    )
-
-
-def _check_sizes(dry: bool) -> "list[Sizes]":
-    from benchmarks.kernel_cases import Sizes
-
-    if dry:
-        return [Sizes(5, 96, 80, 4, 2, 32, 300, 48, 3)]
-    return [Sizes(300, 4096, 14336, 32, 8, 128, 128256, 1000, 8), Sizes(77, 1024, 3072, 16, 8, 128, 151936, 333, 5)]
-
-
-def _timed_sizes(dry: bool) -> "Sizes":
-    from benchmarks.kernel_cases import Sizes
-
-    return _check_sizes(dry)[0] if dry else Sizes(8192, 4096, 14336, 32, 8, 128, 128256, 4096, 64)
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.gpu")
+    parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU, kernels in Triton's interpreter")
+    parser.add_argument("--parts", type=_listed, default=["kernels", "serve"])
+    parser.add_argument("--models", type=_listed, help="llama8b,qwen06b where nothing is said")
+    parser.add_argument("--workloads", type=_listed, default=["W1", "W2", "W3", "W4", "W5", "host"])
+    parser.add_argument("--budget", type=float, default=450, help="seconds after which no further workload begins")
+    parser.add_argument("--peer", type=Path, help="a folder whose go.sh installs and runs vLLM, to measure it in the same run")
+    parser.add_argument("--out", type=Path, default=os.environ.get("OUT"), help="where gpu.jsonl goes; the variable OUT, if set")
+    parser.add_argument("--json", action="store_true", help="no table")
+    parser.add_argument("--here", action="store_true", help="in this process, as the script runs itself for each part")
+    options = parser.parse_args(arguments)
+    options.models = options.models or (["tiny"] if options.dry else ["llama8b", "qwen06b"])
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the options ask for; the exit status, 1 where a kernel is wrong or a workload broke."""
-    parser = argparse.ArgumentParser(prog="benchmarks.gpu")
-    parser.add_argument("--dry", action="store_true", help="tiny shapes on a CPU, kernels in Triton's interpreter")
-    parser.add_argument("--parts", default="kernels,serve")
-    parser.add_argument("--models", default="llama8b,qwen06b")
-    parser.add_argument("--workloads", default="W1,W2,W3,W4,W5")
-    parser.add_argument("--budget", type=float, default=450, help="seconds after which no further workload begins")
-    parser.add_argument("--json", action="store_true", help="no table")
-    options = parser.parse_args(arguments)
-    if options.dry:
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
-    elif not torch.cuda.is_available():
+    """Run what the options ask for; the exit status: 1 where a kernel is wrong, 2 without a GPU, 3 where something broke."""
+    options = _options(arguments)
+    if not options.dry and not _has_gpu():
         print("benchmarks.gpu needs a CUDA device; --dry tries the script without one.", file=sys.stderr)
         return 2
-    report = Report(json_only=options.json)
-    device = torch.device("cpu" if options.dry else "cuda")
-    run = _Run(report, device, frozenset(options.workloads.split(",")), options.dry, time.perf_counter() + options.budget)
-    parts = options.parts.split(",")
-    if "kernels" in parts:
-        if not check_kernels(run):
-            return 1
-        with torch.inference_mode():
-            time_kernels(run)
-    shapes = {"tiny": TINY} if options.dry else {"llama8b": LLAMA, "qwen06b": QWEN}
-    for name, shape in shapes.items() if "serve" in parts else ():
-        if (options.dry or name in options.models.split(",")) and run.has_time(name):
-            with tempfile.TemporaryDirectory() as folder:
-                serve_model(run, name, shape, Path(folder))
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()  # the next one's pool is sized from what is free
+    if options.here:
+        return _here(options)
+    kept = None if options.out is None else Path(options.out) / "gpu.jsonl"
+    report = Report(json_only=options.json, kept=kept)
+    whole = _Whole(report, time.monotonic() + options.budget, options.dry, options.peer)
+    if "kernels" in options.parts and not whole.kernels():
+        return WRONG
+    for model in options.models if "serve" in options.parts else ():
+        whole.serve(model, options.workloads)
     report.close()
-    return 1 if run.broken else 0
+    return BROKEN if whole.broken else 0
+
+
+def _has_gpu() -> bool:
+    from ctypes import CDLL
+
+    try:
+        CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def seconds_of(run: Callable[[], object], device: torch.device) -> float:
         end.record()
         end.synchronize()
         taken.append(begin.elapsed_time(end) / 1e3 / REPEATS)
-    return statistics.median(taken)
+    return float(statistics.median(taken))
 
 
 def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
@@ -66,4 +66,5 @@ def busy_share(run: Callable[[], object], device: torch.device) -> float | None:
         run()
         torch.cuda.synchronize(device)
         taken = time.perf_counter() - started
-    return sum(event.self_device_time_total for event in profile.key_averages()) / 1e6 / taken
+    busy = sum(event.self_device_time_total for event in profile.key_averages())
+    return float(busy) / 1e6 / taken

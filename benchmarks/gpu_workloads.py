@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.gpu_floors import Served, served
 from branchpoint.constrained.spec import Constraint, JsonSchema
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.messages import Call, Delta, Failed
@@ -34,10 +35,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a workload took and made."""
+    """What a workload took and made, and what it came to at least."""
 
     seconds: float
     tokens: int
+    least: Served
 
     @property
     def rate(self) -> float:
@@ -47,9 +49,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
+    """`cached` tokens of the prompt are computed before, or for another request."""
+
     prompt: Sequence[int]
     count: int
     constraint: Constraint | None = None
+    cached: int = 0
 
 
 class Workloads:
@@ -62,13 +67,14 @@ class Workloads:
         self._mixed = [
             _Request(self._ids(rng.randint(100, 1024) // shrink), rng.randint(100, 512) // shrink) for _ in range(many)
         ]
-        prefix = self._ids(2048 // shrink)
-        self._prefixed = [_Request([*prefix, *self._ids(64 // shrink)], 64 // shrink) for _ in range(many)]
+        self._prefix = self._ids(2048 // shrink)
+        length = len(self._prefix)
+        self._prefixed = [_Request([*self._prefix, *self._ids(64 // shrink)], 64 // shrink, cached=length) for _ in range(many)]
         self._single = [_Request(self._ids(128 // shrink), 256 // shrink) for _ in range(3)]
 
-    def single(self, engine: Engine) -> float:
-        """W1: seconds a token of one stream, its prompt and all, as vLLM's were counted; the best of three."""
-        return min(1 / self._run(engine, [request]).rate for request in self._single)
+    def single(self, engine: Engine) -> Outcome:
+        """W1: one stream, its prompt and all, as vLLM's were counted; the best of three."""
+        return min((self._run(engine, [request]) for request in self._single), key=lambda outcome: outcome.seconds)
 
     def mixed(self, engine: Engine) -> Outcome:
         """W2: many requests of mixed lengths at once."""
@@ -78,19 +84,24 @@ class Workloads:
     def prefixed(self, engine: Engine, *, only_prefill: bool = False) -> Outcome:
         """W3: many requests behind one long prefix; with `only_prefill` they end after a token."""
         engine.flush_cache()
-        return self._run(engine, [replace(request, count=1) for request in self._prefixed] if only_prefill else self._prefixed)
+        requests = [replace(request, count=1) for request in self._prefixed] if only_prefill else self._prefixed
+        outcome = self._run(engine, requests, shared=len(self._prefix))
+        return replace(outcome, least=outcome.least + served([(0, len(self._prefix), 1)]))
 
     def conversations(self, engine: Engine) -> Outcome:
         """W4: conversations of four turns, each turn all at once, each prompt the whole history."""
         engine.flush_cache()
         histories: list[list[int]] = [[] for _ in range(self._scale.conversations)]
-        shrink, total = self._scale.shrink, Outcome(0.0, 0)
+        shrink, total = self._scale.shrink, Outcome(0.0, 0, Served())
         for _ in range(4):
+            requests = []
             for history in histories:
+                cached = len(history)
                 history += self._ids(256 // shrink)
+                requests.append(_Request(tuple(history), 128 // shrink, cached=cached))
             outputs: list[list[int]] = []
-            turn = self._run(engine, [_Request(tuple(history), 128 // shrink) for history in histories], outputs)
-            total = Outcome(total.seconds + turn.seconds, total.tokens + turn.tokens)
+            turn = self._run(engine, requests, outputs)
+            total = Outcome(total.seconds + turn.seconds, total.tokens + turn.tokens, total.least + turn.least)
             for history, output in zip(histories, outputs, strict=True):
                 history += output
         return total
@@ -104,6 +115,12 @@ class Workloads:
         prompts = [[rng.randrange(100, self._high) for _ in range(128 // shrink)] for _ in range(self._scale.requests // 2)]
         return self._run(engine, [_Request(prompt, 128 // shrink, constraint) for prompt in prompts])
 
+    def warm_up(self, engine: Engine) -> None:
+        """Other requests of mixed lengths, as vLLM had them before it was measured: libraries load what sizes need."""
+        rng, shrink = random.Random(1), self._scale.shrink
+        lengths = [rng.randint(100, 1024) // shrink for _ in range(self._scale.requests // 4)]
+        self._run(engine, [_Request(self._ids(length), max(1, 24 // shrink)) for length in lengths])
+
     def decoding(self, engine: Engine, batch: int, steps: int) -> None:
         """Prefill `batch` short prompts, then step until each has `steps` tokens: for profiles."""
         self._run(engine, [_Request(self._ids(16), steps) for _ in range(batch)])
@@ -111,8 +128,10 @@ class Workloads:
     def _ids(self, count: int) -> list[int]:
         return [self._rng.randrange(100, self._high) for _ in range(count)]
 
-    def _run(self, engine: Engine, requests: Sequence[_Request], outputs: list[list[int]] | None = None) -> Outcome:
-        """All requests at once; their tokens go to `outputs`, in order."""
+    def _run(
+        self, engine: Engine, requests: Sequence[_Request], outputs: list[list[int]] | None = None, *, shared: int = 0
+    ) -> Outcome:
+        """All requests at once, whose first `shared` tokens are the same; their outputs go to `outputs`, in order."""
         texts: dict[str, list[int]] = {str(number): [] for number in range(len(requests))}
         started = time.perf_counter()
         for number, request in enumerate(requests):
@@ -127,4 +146,5 @@ class Workloads:
         seconds = time.perf_counter() - started
         if outputs is not None:
             outputs += texts.values()
-        return Outcome(seconds, sum(map(len, texts.values())))
+        least = served(((each.cached, len(each.prompt) - each.cached, each.count) for each in requests), shared)
+        return Outcome(seconds, sum(map(len, texts.values())), least)

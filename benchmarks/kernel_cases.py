@@ -34,6 +34,7 @@ class Sizes:
     vocabulary: int
     context: int
     batch: int
+    page_size: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _rope_cases(sizes: Sizes, make: _Make, close: float) -> Iterator[KernelCase]
 
 
 def _attention_cases(sizes: Sizes, make: _Make, close: float) -> Iterator[KernelCase]:
-    context, batch, page = sizes.context, sizes.batch, 16
+    context, batch, page = sizes.context, sizes.batch, sizes.page_size
     pages = -(-context // page)
     apart = [list(range(number * pages, (number + 1) * pages)) for number in range(batch)]
     trunk = [[*apart[0][: pages - 1], own[-1]] for own in apart]

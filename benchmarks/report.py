@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -31,10 +32,15 @@ class Figure:
 
 
 class Report:
-    """Collects figures; `add` prints each as JSON, `close` prints the table unless `json_only`."""
+    """Collects figures; `add` prints each as JSON, `close` prints the table unless `json_only`. What is printed as JSON is also
+    written to the file `kept`, anew.
+    """
 
-    def __init__(self, *, json_only: bool) -> None:
+    def __init__(self, *, json_only: bool, kept: Path | None = None) -> None:
         self._json_only = json_only
+        self._kept = kept
+        if kept is not None:
+            kept.write_text("", encoding="utf-8")
         self._figures: list[Figure] = []
 
     def add(self, figure: Figure) -> None:
@@ -42,11 +48,18 @@ class Report:
         self._figures.append(figure)
         line = {name: value for name, value in asdict(figure).items() if name != "lower_is_better"} | {"ratio": figure.ratio}
         rounded = {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in line.items()}
-        print(json.dumps(rounded), flush=True)
+        self._tell(rounded)
 
     def skip(self, bench: str, peer: str, why: str) -> None:
         """Name a peer that could not be measured."""
-        print(json.dumps({"bench": bench, "peer": peer, "skipped": why}), flush=True)
+        self._tell({"bench": bench, "peer": peer, "skipped": why})
+
+    def _tell(self, entry: dict[str, object]) -> None:
+        line = json.dumps(entry)
+        print(line, flush=True)
+        if self._kept is not None:
+            with self._kept.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
     def close(self) -> None:
         """Print the table."""
