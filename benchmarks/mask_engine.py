@@ -7,7 +7,8 @@ masks. What a step takes beyond its pass, the device was idle. The same texts ar
 import gc
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -17,12 +18,14 @@ from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.spec import Constraint
 from branchpoint.constrained.vocabulary import Vocabulary
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.messages import Call, Completed, Event, Failed
 from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, StepUnderWay
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Device", "Text", "measure_engine"]
 
@@ -105,6 +108,22 @@ class _Pass:
         return RowResult(token)
 
 
+class _Silent:
+    """A drafter that each step waits for, and that never has a guess."""
+
+    name = "silent"
+
+    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        """See `Drafter`."""
+        return {}
+
+    def finish(self, sequence: Sequence, *, kept: bool) -> None:
+        """See `Drafter`."""
+
+    def close(self) -> None:
+        """See `Drafter`."""
+
+
 class _Compiled:
     """A compiler of constraints whose grammars are there."""
 
@@ -122,7 +141,7 @@ class _Compiled:
 
 
 def measure_engine(
-    vocabulary: Vocabulary, texts: Sequence[Text], batches: Iterable[int], seconds: float, *, truncates: bool
+    vocabulary: Vocabulary, texts: Many[Text], batches: Iterable[int], seconds: float, *, truncates: bool
 ) -> dict[str, tuple[str, float, bool]]:
     """Milliseconds that grammars add to steps of `seconds`, by batch size, and to what the host does meanwhile.
 
@@ -153,8 +172,8 @@ def _run(vocabulary: Vocabulary, device: Device, *, masked: bool, ahead: bool, t
     special = frozenset(token for token, text in enumerate(vocabulary.tokens) if not text)
     table = TokenTable(vocabulary.size, frozenset(vocabulary.eos), special, vocabulary.tokens.__getitem__)
     config = EngineConfig(model="clock", max_sequences=len(device.texts), seed=1)
-    silent = None if ahead else Speculation((), most=1, ends=frozenset(), adaptive=False)
-    engine = Engine(config, device, _Compiled(device.texts.values()), table, CONTEXT, speculation=silent)
+    waits = None if ahead else Speculation((_Silent(),), most=1, ends=frozenset(), adaptive=False)
+    engine = Engine(config, device, _Compiled(device.texts.values()), table, CONTEXT, speculation=waits)
     for number, (name, text) in enumerate(device.texts.items()):
         sampling = SamplingParams(max_tokens=len(text.tokens), temperature=1.0, top_p=0.9 if truncates else 1.0)
         engine.submit(Call(name, (number + 1,), sampling, text.constraint if masked else None))

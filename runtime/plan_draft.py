@@ -61,6 +61,11 @@ class PlanDraft:
         """How many tokens of `sequence` have KV where its slot begins."""
         return self._place(sequence).behind
 
+    def end(self, sequence: Sequence) -> int:
+        """How many tokens of `sequence` have KV where its slot, which draws, ends."""
+        slot = self.slots[sequence]
+        return slot.start + slot.count
+
     def in_prefill(self, sequence: Sequence) -> bool:
         """Whether tokens of its prompt, or others that it had before a preemption, are still without KV then."""
         return self.start(sequence) < max(sequence.num_prompt, sequence.peak)

@@ -102,7 +102,7 @@ class Scheduler:
         are computed before anybody knows them, and what ends with them is computed in vain. None, too, where its result may
         change more: somebody has to make room, or there are guesses to be verified.
         """
-        if under_way and self._speculation:
+        if under_way and any(slot.draft for slot in under_way.slots):
             return None
         draft = PlanDraft(
             self._max_batch_tokens,
@@ -117,9 +117,7 @@ class Scheduler:
         self._schedule_all(prefilling, draft)
         self._admit(draft)
         draft.budget += beyond
-        if self._speculation and draft.budget:
-            self._speculate(self._speculation, draft)
-        if draft.must_wait or not draft.slots:
+        if draft.must_wait or not draft.slots or (self._speculation and not self._speculate(self._speculation, draft)):
             return None
         return draft.step(self.cache.take_copies())
 
@@ -214,17 +212,16 @@ class Scheduler:
         """What of the budget is not for prompts, since it would hold up what is in the draft."""
         return max(0, draft.budget - self._pace.room) if self._pace and draft.slots else 0
 
-    def _speculate(self, speculation: Speculation, draft: PlanDraft) -> None:
-        """Let slots that draw verify guesses too, with what is left of the budget and pages that no running one will need."""
-        wanted = {
-            sequence: sequence.max_output - sequence.num_output - 1
-            for sequence, slot in draft.slots.items()
-            if slot.sample and sequence.max_output - sequence.num_output > 1
-        }
-        if not wanted:
-            return
-        rows = sum(slot.sample for slot in draft.slots.values())
-        proposals = speculation.propose(wanted, draft.num_tokens, draft.budget, rows)
+    def _speculate(self, speculation: Speculation, draft: PlanDraft) -> bool:
+        """Let slots that draw verify guesses too, with what is left of the budget and pages that no running one will need. False
+        where guesses are to be expected behind tokens that nobody knows yet.
+        """
+        drawing = [sequence for sequence, slot in draft.slots.items() if slot.sample]
+        rooms = ((sequence, sequence.max_output + sequence.num_prompt - draft.end(sequence) - 1) for sequence in drawing)
+        wanted = {sequence: room for sequence, room in rooms if room > 0} if draft.budget else {}
+        if draft.is_ahead:
+            return not speculation.awaits(wanted, draft.num_tokens, len(drawing))
+        proposals = speculation.propose(wanted, draft.num_tokens, draft.budget, len(drawing))
         spare = self.cache.num_available - sum(self.cache.missing(other) for other in self._running) if proposals else 0
         for sequence, proposal in proposals.items():
             count = len(proposal.tokens)
@@ -235,6 +232,7 @@ class Scheduler:
                 spare -= max(0, needed)
             if count:
                 draft.guess(sequence, proposal.cut(count))
+        return True
 
     def _leave(self, sequence: Sequence) -> None:
         """Take `sequence` out of those that wait."""

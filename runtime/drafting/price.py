@@ -28,7 +28,7 @@ class Price:
 
         None in the pauses where none pay; between them one, to see whether that is still so.
         """
-        if self._pause.skips(rows):
+        if self.rests(rows):
             return 0
         alone, usual = self._steps.estimate(rows), self._steps.estimate(tokens)
         best, best_rate, gained = 0, (1 + LEAST_GAIN) * rows / alone, float(rows)
@@ -43,6 +43,10 @@ class Price:
             return best
         self._pause.extend(rows)
         return 1
+
+    def rests(self, rows: int) -> bool:
+        """Whether a step of so many rows, the next one, is in a pause."""
+        return self._pause.skips(rows)
 
     def seconds(self, sequences: int, depth: int) -> float:
         """What so many guesses for each of so many sequences take."""

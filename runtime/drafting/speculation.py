@@ -5,7 +5,7 @@ With bad guesses or full batches the answer is none, and asking becomes rare. Wh
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -15,14 +15,13 @@ from branchpoint.runtime.drafting.drafter import Drafter, Proposal
 from branchpoint.runtime.drafting.pause import Pause
 from branchpoint.runtime.drafting.price import LEAST_GAIN, Price
 from branchpoint.runtime.drafting.purse import Purse
+from branchpoint.runtime.drafting.silence import Silences
 from branchpoint.runtime.drafting.tally import Tally
 from branchpoint.runtime.drafting.walk import legal_guesses
 from branchpoint.runtime.messages import DrafterStats
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Speculation"]
-
-LONGEST_SILENCE = 32
 
 
 @dataclass(slots=True)
@@ -39,14 +38,6 @@ class _Draft:
         self.proposal = self.proposal.pick(numbers)
         self.chances = [self.chances[number] for number in numbers]
         self.ranks = [self.ranks[number] for number in numbers]
-
-
-@dataclass(slots=True)
-class _Silence:
-    """After how many more steps a sequence is asked for again, and how long the pause before that was."""
-
-    left: int = 0
-    length: int = 0
 
 
 @dataclass(slots=True)
@@ -90,7 +81,8 @@ class Speculation:
         self._cost = cost or StepCost()
         self._prices = dict(prices or {}) if adaptive else {}
         self._open = _Open()
-        self._silence: dict[Sequence, _Silence] = {}
+        self._behind = _Open()  # the step that was planned behind the one under way, without drafts
+        self._silences = Silences()
         self._pause = Pause()
         self._purse = Purse()
         self._usual = Usual()
@@ -103,20 +95,34 @@ class Speculation:
 
         `rows` sequences draw, where those are more than could use any.
         """
-        self._open = _Open(planned, rows or len(wanted))
-        if budget <= 0 or (self._adaptive and not self._may_guess()):
+        self._open, self._behind = _Open(planned, rows or len(wanted)), _Open()
+        if not wanted or budget <= 0 or not self._may_guess(self._open):
             return {}
-        asked = {
-            sequence: min(room, self._most) for sequence, room in wanted.items() if sequence.draftable and self._listens(sequence)
-        }
+        asked = {sequence: min(wanted[sequence], self._most) for sequence in self._asked(wanted)}
         drafts = self._collect(asked) if asked else {}
         chosen = self._choose(drafts, budget) if self._adaptive else _all_of(drafts, budget)
         for sequence in asked:
-            self._note_silence(sequence, spoke=sequence in drafts)
+            self._silences.note(sequence, spoke=sequence in drafts or not self._adaptive)
         for sequence, numbers in chosen.items():
             draft = self._open.drafts[sequence] = drafts[sequence]
             draft.pick(numbers)
         return {sequence: draft.proposal for sequence, draft in self._open.drafts.items()}
+
+    def awaits(self, wanted: Mapping[Sequence, int], planned: int, rows: int) -> bool:
+        """Whether a step of `planned` tokens, in which `rows` sequences draw, is to wait for the tokens of the one that is under
+        way, since somebody is likely to have guesses behind them. Where not, it goes without, and is the next to be settled.
+
+        Lookups tell by what they guess behind the tokens that are known: the second of those would be verified.
+        """
+        self._behind = _Open(planned, rows)
+        if not wanted or not self._may_guess(self._behind):
+            return False
+        asked = dict.fromkeys(self._asked(wanted), 2)
+        if any(self._speaks(drafter, asked) for drafter in tuple(self._drafters)):
+            return True
+        for sequence in asked:
+            self._silences.note(sequence, spoke=False)
+        return False
 
     def learn(self, sequence: Sequence, agreed: Many[int], verified: int, *, finished: bool) -> str | None:
         """Of `verified` guesses for `sequence` those of the numbers `agreed` were right, one behind another; where it has
@@ -136,7 +142,7 @@ class Speculation:
 
     def settle(self, seconds: float) -> None:
         """The step is over after so long, and all its drafts are learned of: count what it won. Perhaps nobody drew in it."""
-        step, self._open = self._open, _Open()
+        step, self._open, self._behind = self._open, self._behind, _Open()
         if not (step.verified or step.spent):
             if step.tokens == step.rows > 0:
                 self._usual.note(step.tokens, seconds)
@@ -153,12 +159,12 @@ class Speculation:
 
     def abandon(self) -> None:
         """The step failed: nothing is known of its drafts, and what comes next has nothing to do with it."""
-        self._open = _Open()
+        self._open, self._behind = self._behind, _Open()
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended; with `kept` its output is whole."""
         self._acceptance.forget(sequence)
-        self._silence.pop(sequence, None)
+        self._silences.forget(sequence)
         for drafter in tuple(self._drafters):
             try:
                 drafter.finish(sequence, kept=kept)
@@ -174,11 +180,34 @@ class Speculation:
         for drafter in self._drafters:
             drafter.close()
 
-    def _may_guess(self) -> bool:
-        """Whether this step is none of those that go without guesses: by what the last ones came to, or to see what it takes."""
-        step = self._open
+    def _may_guess(self, step: _Open) -> bool:
+        """Whether `step` is none of those that go without guesses: by what the last ones came to, or to see what it takes."""
+        if not self._adaptive:
+            return True
         is_due = step.tokens == step.rows and self._usual.is_due(step.tokens)
         return not (is_due or self._purse.is_empty or self._pause.skips(step.rows))
+
+    def _asked(self, wanted: Iterable[Sequence]) -> list[Sequence]:
+        """For whom guesses are asked now."""
+        return [sequence for sequence in wanted if sequence.draftable and self._silences.ends(sequence)]
+
+    def _speaks(self, drafter: Drafter, asked: Mapping[Sequence, int]) -> bool:
+        """Whether `drafter` can guess any sequence's token behind the one that is under way: one that computes its guesses always
+        can, but for its pauses.
+        """
+        if not asked or not self._adaptive:
+            return bool(asked)
+        if price := self._prices.get(drafter.name):
+            return not price.rests(self._behind.rows)
+        answers = self._ask(drafter, asked)
+        return any(max(self._usable(one, answer).places, default=0) > 0 for one, answer in answers.items())
+
+    def _ask(self, drafter: Drafter, asked: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        try:
+            return drafter.propose(asked)
+        except Exception as error:  # noqa: BLE001  # the boundary of a drafter: its fault costs no call anything
+            self._drop(drafter, error)
+            return {}
 
     def _collect(self, asked: Mapping[Sequence, int]) -> dict[Sequence, _Draft]:
         """The first answer for each sequence that its grammar can follow, with its chances."""
@@ -190,12 +219,7 @@ class Speculation:
             affordable = self._affordable(drafter.name, left)
             if not affordable:
                 continue
-            try:
-                answers = drafter.propose(affordable)
-            except Exception as error:  # noqa: BLE001  # the boundary of a drafter: its fault costs no call anything
-                self._drop(drafter, error)
-                continue
-            for sequence, proposal in answers.items():
+            for sequence, proposal in self._ask(drafter, affordable).items():
                 kept = self._usable(sequence, proposal)
                 if kept.tokens:
                     chances = self._acceptance.chances(drafter.name, kept, sequence)
@@ -259,22 +283,6 @@ class Speculation:
         for _, number, sequence in offers[:best]:
             chosen.setdefault(sequence, []).append(-number)
         return {sequence: sorted(numbers) for sequence, numbers in chosen.items()}
-
-    def _listens(self, sequence: Sequence) -> bool:
-        silence = self._silence.get(sequence)
-        if silence is None or not silence.left:
-            return True
-        silence.left -= 1
-        return False
-
-    def _note_silence(self, sequence: Sequence, *, spoke: bool) -> None:
-        """Ask a sequence less often for which there was nothing to say several times."""
-        if spoke or not self._adaptive:
-            self._silence.pop(sequence, None)
-            return
-        silence = self._silence.setdefault(sequence, _Silence())
-        silence.length = min(LONGEST_SILENCE, silence.length + 1)
-        silence.left = silence.length // 4
 
     def _drop(self, drafter: Drafter, error: Exception) -> None:
         """A drafter that fails is asked no more: the text doesn't need it."""

@@ -84,5 +84,5 @@ class Parrot:
         pass
 
 
-def all_of(drafter: object, most: int = 6, eos: frozenset[int] = frozenset()) -> Speculation:
-    return Speculation((drafter,), most=most, ends=eos, adaptive=False)  # type: ignore[arg-type]
+def all_of(drafter: object, most: int = 6, eos: frozenset[int] = frozenset(), *, adaptive: bool = False) -> Speculation:
+    return Speculation((drafter,), most=most, ends=eos, adaptive=adaptive)  # type: ignore[arg-type]

@@ -43,8 +43,9 @@ def test_same_answers_whatever_is_guessed(
     calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(1, 6)))]
     length = min(CONTEXT, num_pages * page_size)
     drafter = Oracle({one.id: one for one in calls if isinstance(one, Call)}, length, lies, branches=branches)
-    runner = ScriptedRunner(num_pages, page_size)
-    engine = make_engine(runner, speculation=all_of(drafter, most, frozenset({EOS} if cut else ())), **setup)
+    runner = ScriptedRunner(num_pages, page_size, runs_ahead=data.draw(st.booleans()))
+    made = all_of(drafter, most, frozenset({EOS} if cut else ()), adaptive=data.draw(st.booleans()))
+    engine = make_engine(runner, speculation=made, **setup)
     results = run(engine, *calls)
     for one in calls:
         assert_as_expected(one, results[one.id], length)
@@ -79,7 +80,8 @@ class GuessingMachine(EngineMachine):
     """Aborts, faults, flushes and slow grammars in the middle of drafts."""
 
     def speculation(self) -> Speculation:
-        return all_of(Oracle(self.calls, self.runner.num_pages * self.runner.page_size, 0.3, branches=2))  # type: ignore[arg-type]
+        oracle = Oracle(self.calls, self.runner.num_pages * self.runner.page_size, 0.3, branches=2)  # type: ignore[arg-type]
+        return all_of(oracle, adaptive=self.runner.page_size == 4)
 
 
 GuessingMachine.TestCase.settings = settings(RELAXED, max_examples=60, stateful_step_count=25)
