@@ -6,38 +6,43 @@ caller's limits; what a program may be is bounded before it runs, what it may sp
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
+from starlette.types import Scope
 
-from branchpoint.errors import BranchpointError
 from branchpoint.lang.backends.engine import EngineBackend
-from branchpoint.lang.errors import Incomplete, OutOfBudget, ProgramError, ProgramMistake
+from branchpoint.lang.errors import ProgramMistake
 from branchpoint.lang.nodes import Graph, graph_from_json
 from branchpoint.lang.options import RunConfig, SamplingOptions, option_names, sampling_params
 from branchpoint.lang.play import Called, play
-from branchpoint.lang.recording import record
 from branchpoint.lang.run import Run
 from branchpoint.lang.runner import Job, run_streaming
+from branchpoint.lang.serve_answer import ProgramAnswer
 from branchpoint.lang.serve_client import PROGRAMS_PATH, GatewayClient
 from branchpoint.lang.spec import GraphLimits, verify
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Replay
-from branchpoint.runtime.errors import InvalidRequest
+from branchpoint.runtime.metric_names import Outcome
 from branchpoint.runtime.serving.adapters import adapter_of
 from branchpoint.runtime.serving.app import Endpoint
-from branchpoint.runtime.serving.errors import ApiError, api_error, bad_request, clip, error_body
+from branchpoint.runtime.serving.deadlines import deadlines_of
+from branchpoint.runtime.serving.errors import ApiError, bad_request, clip
 from branchpoint.runtime.serving.fields import salt_of
 from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.keys import caller_of
-from branchpoint.runtime.serving.wire import Json, Rules, as_request, json_response
+from branchpoint.runtime.serving.logs import fields as log_fields
+from branchpoint.runtime.serving.request_ids import request_id
+from branchpoint.runtime.serving.wire import Json, Rules, as_request
 
 __all__ = ["ProgramRequest", "programs_endpoint"]
+
+logger = logging.getLogger("branchpoint.serving")
 
 _RULES = Rules()
 Number = TypeVar("Number", int, float)
@@ -71,20 +76,20 @@ class _Programs:
         self._backend: EngineBackend | None = None
         self._running = 0
 
-    def start(self, graph: Graph, fields: ProgramRequest, request: Request, called: Replay[Called]) -> Run[object]:
-        """Begin a run; whoever gets it calls `leave` when it is over. Raises ApiError 503, InvalidRequest."""
+    def start(self, graph: Graph, fields: ProgramRequest, told: Json, scope: Scope, called: Replay[Called]) -> Run[object]:
+        """Begin a run, which leaves a line in the log when it is over, with `told`. Raises ApiError 503, InvalidRequest."""
         settings = self._gateway.settings
         if self._running >= settings.max_programs:
             raise ApiError(503, f"{self._running} programs run, as many as max_programs allows.", retry_after=1)
         if self._client is None or self._backend is None:
             self._client = GatewayClient(self._gateway)
             self._backend = EngineBackend(self._client, self._gateway.loaded.tokenizer)
-        space = self._client.enter(caller_of(request.scope), salt_of(fields.cache_salt), adapter_of(request.scope))
+        space = self._client.enter(caller_of(scope), salt_of(fields.cache_salt), adapter_of(scope))
         try:
             config = RunConfig(
                 namespace=space,
                 max_total_tokens=_least(fields.max_total_tokens, settings.max_program_tokens),
-                deadline=_least(fields.deadline, settings.max_program_seconds),
+                deadline=fields.deadline,
             )
             job = Job(graph.program, lambda s: _played(graph, s, fields.arguments, called), False, _options(fields), config)
             run = run_streaming(job, self._backend)
@@ -95,7 +100,9 @@ class _Programs:
         loop, client, ended = asyncio.get_running_loop(), self._client, self._gateway.program()
 
         def over(outcome: Future[object]) -> None:  # in the run's thread
-            ended("done" if outcome.exception() is None else "failed")
+            how: Outcome = "done" if outcome.exception() is None else "failed"
+            ended(how)
+            _log(run, told | {"finish": how})
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
                 loop.call_soon_threadsafe(self._leave, client, space)
 
@@ -112,6 +119,22 @@ def _played(graph: Graph, s: State, arguments: Mapping[str, object], called: Rep
         return play(graph, s, arguments, {}, called)
     finally:
         called.end()
+
+
+def _log(run: Run[object], told: Json) -> None:
+    """One line for each program that ran, as `record` leaves one for each other request."""
+    report = run.report()
+    cost = report.total
+    told = told | {
+        "calls": cost.calls,
+        "prompt_tokens": cost.prefilled + cost.reused,
+        "cached_tokens": cost.reused,
+        "completion_tokens": cost.decoded + cost.forced + cost.accepted,
+        "seconds": round(report.seconds, 3),
+    }
+    names = ("program", "model", "calls", "prompt_tokens", "cached_tokens", "completion_tokens", "finish", "seconds")
+    shown = " ".join(f"{name}={ascii(str(told[name]))[1:-1]}" for name in names)
+    logger.info("%s: %s", told["request_id"], shown, extra=log_fields(told))
 
 
 def _least(asked: Number | None, most: Number) -> Number:
@@ -149,105 +172,18 @@ def programs_endpoint() -> Endpoint:
 
     async def parse(gateway: Gateway, body: Json, request: Request) -> Response:
         fields = as_request(body, ProgramRequest, _RULES)
-        name = gateway.check_model(fields.model)
-        graph = await gateway.aside(lambda: _graph(fields, gateway.settings.max_program_nodes))
+        settings, scope, name = gateway.settings, request.scope, gateway.check_model(fields.model)
+        own, timeout = request_id("program-", None, request.headers), deadlines_of(scope, settings).whole
+        limit = _least(fields.deadline, settings.max_program_seconds)
+        if timeout is not None and timeout > limit:
+            timeout = None
+        fields = msgspec.structs.replace(fields, deadline=limit if timeout is None else timeout)
+        graph = await gateway.aside(lambda: _graph(fields, settings.max_program_nodes))
         called = Replay[Called]()
-        run = known.setdefault(gateway, _Programs(gateway)).start(graph, fields, request, called)
-        own = f"program-{secrets.token_hex(12)}"
-        if fields.stream:
-            return StreamingResponse(_events(run, called, own, name, fields.recording), media_type="text/event-stream")
-        return json_response(await _whole(run, request, own, name, fields.recording))
+        told: Json = {"request_id": own, "path": PROGRAMS_PATH, "key": caller_of(scope).name, "model": adapter_of(scope) or name}
+        told |= {"stream": fields.stream, "program": graph.program}
+        run = known.setdefault(gateway, _Programs(gateway)).start(graph, fields, told, scope, called)
+        heard = called if fields.stream else None
+        return ProgramAnswer(run, own, name, settings, heard, recording=fields.recording, timeout=timeout)
 
     return Endpoint((PROGRAMS_PATH,), ProgramRequest, _RULES, parse)
-
-
-async def _whole(run: Run[object], request: Request, own: str, model: str, recording: bool) -> Json:
-    """The result of a run; a client that goes meanwhile ends it. Raises ApiError."""
-    gone = asyncio.create_task(_gone(request))
-    done = asyncio.wrap_future(run.outcome)
-    both: tuple[asyncio.Future[Any], ...] = (gone, done)
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not done.done():
-            run.cancel()
-            raise ApiError(499, "The client closed the connection.")
-        return _result(run, own, model, recording)
-    finally:
-        gone.cancel()
-        with contextlib.suppress(Exception):  # it was told, or nobody is left to be told
-            await done
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _result(run: Run[object], own: str, model: str, recording: bool) -> Json:
-    try:
-        value = run.value
-    except BranchpointError as error:
-        raise _problem(error) from error
-    variables, incomplete = Json(), Json()
-    for name in run.variables():
-        try:
-            variables[name] = run[name]
-        except Incomplete as error:
-            incomplete[name] = error.partial
-        except ProgramError as error:
-            raise _problem(error) from error
-    body: Json = {"id": own, "object": "program", "model": model, "program": run.program, "seed": run.seed, "value": value}
-    body |= {"variables": variables, "incomplete": incomplete, "text": run.text(), "messages": run.messages()}
-    body["usage"] = run.report().total
-    if recording:
-        body["recording"] = record(run.context)
-    return body
-
-
-def _problem(error: BranchpointError) -> ApiError:
-    """The answer that a failed run becomes: the status of what a call failed with, the message of the program."""
-    if isinstance(error, OutOfBudget):
-        return ApiError(400, str(error), param="max_total_tokens")
-    cause = error.__cause__
-    status = api_error(cause).status if isinstance(cause, BranchpointError) else api_error(error).status
-    return ApiError(status, str(error), param=cause.param if isinstance(cause, InvalidRequest) else None)
-
-
-async def _events(run: Run[object], called: Replay[Called], own: str, model: str, recording: bool) -> AsyncIterator[bytes]:
-    """`delta` for each piece of a variable's text, `value` when it is whole, at the end `done` or `error`."""
-    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-    tasks = set[asyncio.Task[None]]()
-
-    async def follow(one: Called) -> None:
-        told: Json = {"name": one.entry.name, "node": one.node, "branch": one.branch}
-        with contextlib.suppress(ProgramError):  # the run's end tells it
-            async for piece in one.entry.pieces:
-                queue.put_nowait(_event("delta", told | {"text": piece}))
-            await one.entry.done.reached()
-            with contextlib.suppress(Incomplete):
-                queue.put_nowait(_event("value", told | {"value": one.entry.read()}))
-
-    async def follow_all() -> None:
-        async for one in called:
-            tasks.add(asyncio.create_task(follow(one)))
-        await asyncio.gather(*tasks)
-        with contextlib.suppress(Exception):  # told below, as the last event
-            await asyncio.wrap_future(run.outcome)
-        queue.put_nowait(None)
-
-    whole = asyncio.create_task(follow_all())
-    try:
-        while (line := await queue.get()) is not None:
-            yield line
-        try:
-            yield _event("done", _result(run, own, model, recording))
-        except ApiError as error:
-            yield _event("error", error_body(error))
-    finally:
-        run.cancel()
-        for task in (whole, *tasks):
-            task.cancel()
-
-
-def _event(name: str, data: object) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"

@@ -24,6 +24,7 @@ from branchpoint.runtime.serving.gateway import Gateway
 from branchpoint.runtime.serving.inflight import ticket_of
 from branchpoint.runtime.serving.keys import caller_of
 from branchpoint.runtime.serving.logs import fields
+from branchpoint.runtime.serving.reader import Stalled, put, while_read
 from branchpoint.runtime.serving.record import RequestRecord, log_refusal, record_of
 
 __all__ = ["Answer", "EventBatch", "View"]
@@ -76,18 +77,8 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve, or abort as soon as the client is gone."""
-        serving = asyncio.create_task(self._serve(scope, send))
-        gone = asyncio.create_task(_disconnected(receive))
-        try:
-            await asyncio.wait({serving, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                await serving
-            else:
-                logger.info("%s: the client is gone, aborted", self._id, extra=fields({"request_id": self._id}))
-        finally:
-            serving.cancel()
-            gone.cancel()
-            await asyncio.gather(serving, gone, return_exceptions=True)
+        if not await while_read(self._serve(scope, send), receive):
+            logger.info("%s: the client is gone, aborted", self._id, extra=fields({"request_id": self._id}))
 
     async def _serve(self, scope: Scope, send: Send) -> None:
         ticket = ticket_of(scope)
@@ -109,7 +100,7 @@ class Answer(Response):
         with exchange, deadlines.hold(exchange):
             try:
                 await self._answer(send, exchange, record)
-            except _Stalled:  # the connection is closed for want of an end
+            except Stalled:  # the connection is closed for want of an end
                 logger.warning("%s: the client reads nothing, cut off", self._id, extra=fields({"request_id": self._id}))
             finally:
                 self._tell(record, exchange)
@@ -142,7 +133,7 @@ class Answer(Response):
             await self._write(send, self._view.tail())
         except BranchpointError as error:
             await self._write(send, [framing.failure(error, self._calls[0].id)])
-        except _Stalled:
+        except Stalled:
             raise
         except Exception as error:  # request boundary: the status is sent, so the stream itself must tell
             logger.exception("%s: failed while streaming", self._id, extra=fields({"request_id": self._id}))
@@ -169,19 +160,5 @@ class Answer(Response):
             await self._put(send, b"".join(map(self._view.framing.piece, chunks)))
 
     async def _put(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        """Send. Raises _Stalled where the client takes nothing for too long."""
-        try:
-            async with asyncio.timeout(self._gateway.settings.stall_seconds):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError as error:
-            raise _Stalled from error
-
-
-class _Stalled(Exception):
-    """The client has stopped reading: nothing more can be said to it."""
-
-
-async def _disconnected(receive: Receive) -> None:
-    """Wait until the client has closed its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        continue
+        """Send. Raises Stalled where the client takes nothing for too long."""
+        await put(send, body, self._gateway.settings.stall_seconds, more=more)

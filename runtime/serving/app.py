@@ -150,7 +150,7 @@ def build_app(models: Models, more: Sequence[Endpoint] = ()) -> ASGIApp:
             if route.puts:
                 app.add_api_route(path, _endpoint(models, route), methods=["PUT"])
     forms = {path: route.form for route in (*_ROUTES, *more) for path in route.paths}
-    forms |= {"/abort_request": AbortRequest, **ADAPTER_FORMS}
+    forms |= {"/abort_request": AbortRequest, "/abort": AbortRequest, **ADAPTER_FORMS}
     app.openapi = cache(partial(describe, app, forms, guarded=bool(options.api_keys or options.api_key_file)))  # type: ignore[method-assign]  # FastAPI's own way
     app.add_exception_handler(BranchpointError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_query)

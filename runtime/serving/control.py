@@ -27,7 +27,7 @@ LONGEST_WAIT = 600
 
 
 class AbortRequest(msgspec.Struct, frozen=True):
-    """Body of /abort_request: the id of one request, or all."""
+    """Body of /abort_request and /abort: the id of one request, or all."""
 
     rid: str | None = None
     abort_all: bool = False
@@ -61,6 +61,7 @@ def control_router(models: Models) -> APIRouter:
         """What the radix tree holds of the caller's: `format=json`, or `text` for people."""
         return await _cache(models.find(model), caller_of(request.scope), as_text=format == "text")
 
+    @router.post("/abort")
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         body = decode_object(await read_body(request, ABORT_BYTES))

@@ -44,7 +44,7 @@ _SHAPES: Final[Mapping[str, str]] = {
     "/branchpoint/end_program": "Program",
     "/v1/models": "Models",
     "/v1/models/{name}": "Model",
-    "/abort_request": "Aborted",
+    **dict.fromkeys(("/abort", "/abort_request"), "Aborted"),
     "/flush_cache": "Flushed",
     "/load_lora_adapter": "Adapters",
     "/unload_lora_adapter": "Adapters",

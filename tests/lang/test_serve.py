@@ -13,6 +13,7 @@ import pydantic
 import pytest
 
 import branchpoint as bp
+from branchpoint.lang.serve import programs_endpoint
 from branchpoint.lang.serve_client import GatewayClient
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead
@@ -21,8 +22,11 @@ from branchpoint.runtime.process import EngineThread, build_engine
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.gateway import Loaded, State
 from branchpoint.runtime.serving.keys import Caller
+from branchpoint.runtime.serving.logs import JsonLines
 from tests.lang.http_site import Site
-from tests.runtime.serving_site import open_site
+from tests.runtime.serving_site import open_site, refusal
+from tests.server.test_load import asgi
+from tests.server.waiting import until
 
 
 class Place(pydantic.BaseModel):
@@ -151,7 +155,8 @@ def test_what_a_program_may_spend_is_enforced_while_it_runs(site: Site) -> None:
     assert (spent.status_code, spent.json()["error"]["param"]) == (400, "max_total_tokens")
     assert "budget of 400 tokens" in spent.json()["error"]["message"]
     assert "budget of 7 tokens" in post(site, endless, max_total_tokens=7).json()["error"]["message"]
-    assert "deadline of 0.0" in post(site, endless, deadline=0.0).json()["error"]["message"]
+    late = post(site, endless, deadline=0.0).json()["error"]
+    assert "deadline of 0.0" in late["message"] and late["param"] == "deadline"
     streamed = post(site, endless, max_total_tokens=7, stream=True).text
     assert '"event' not in streamed.split("\n\n")[-2]
     assert streamed.split("\n\n")[-2].startswith("event: error\n")
@@ -294,6 +299,54 @@ def test_a_program_whose_engine_is_gone_is_answered(state: State) -> None:
         assert post(site, endless).status_code == 200
     finally:
         site.close()
+
+
+HI: dict[str, Any] = {
+    "program": {**GRAPH, "nodes": [*GRAPH["nodes"], {"op": "gen", "name": "x", "options": {"max_tokens": 3}}]},
+    "stream": True,
+}
+
+
+async def test_a_program_leaves_one_line_with_what_its_calls_cost(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_site(more=[programs_endpoint()], adapters=("sql",)) as site:
+        with caplog.at_level("INFO", logger="branchpoint.serving"):
+            for model in ("fake", "sql"):
+                answer = await site.http.post("/v1/programs", json=HI | {"model": model}, headers={"X-Request-Id": "mine"})
+                assert answer.headers["x-request-id"] == "mine" and '"id":"mine"' in answer.text
+                await until(lambda: bool(caplog.records))
+                (line,) = caplog.records
+                told = json.loads(JsonLines().format(line))
+                assert told["request_id"] == "mine" and told["model"] == model and told["path"] == "/v1/programs"
+                assert (told["calls"], told["completion_tokens"], told["finish"], told["stream"]) == (1, 3, "done", True)
+                assert line.getMessage().startswith("mine: program=p model=")
+                caplog.clear()
+
+
+async def test_a_silent_program_sends_comments_and_one_that_takes_too_long_is_504() -> None:
+    async with open_site(more=[programs_endpoint()], keep_alive_seconds=0.01) as site:
+        site.engine.hold = True
+        answer = asyncio.create_task(site.post("/v1/programs", **HI))
+        await until(lambda: bool(site.engine.held))
+        await asyncio.sleep(0.05)
+        site.engine.release()
+        assert (await answer).text.startswith(": keep-alive\n\n") and '"value":"abc"' in (await answer).text
+        site.engine.hold = True
+        for seconds, status in (("0.05", 504), ("soon", 400)):
+            late = await site.http.post("/v1/programs", json=HI | {"stream": False}, headers={"X-Request-Timeout": seconds})
+            refusal(late, status, None if status == 504 else "X-Request-Timeout")
+
+
+async def test_a_program_whose_reader_stops_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_site(more=[programs_endpoint()], stall_seconds=0.02) as site:
+        incoming = asyncio.Queue[dict[str, object]]()
+        incoming.put_nowait({"type": "http.request", "body": json.dumps(HI).encode(), "more_body": False})
+
+        async def send(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()  # the socket's buffers are full
+
+        await asyncio.wait_for(site.app(asgi("/v1/programs", HI), incoming.get, send), 10)  # type: ignore[arg-type]
+        assert "the client reads nothing, cut off" in caplog.text
 
 
 async def test_a_program_ends_under_the_name_that_its_calls_had() -> None:

@@ -27,12 +27,15 @@ POSTS = (
     "/tokenize",
     "/detokenize",
     "/abort_request",
+    "/branchpoint/end_program",
+    "/v1/load_lora_adapter",
 )
 WORDS = (
     "model messages prompt text input input_ids query documents items segments options n stop seed tools tool_choice max_tokens "
     "logprobs top_logprobs echo stream stream_options temperature top_p top_k logit_bias response_format structured_outputs "
     "type content role system text_1 text_2 label_token_ids tokens rid sampling_params sampling hints constraint regex "
-    "encoding_format dimensions pooling priority cache_salt function name parameters json_schema schema arguments prompt_logprobs"
+    "encoding_format dimensions pooling priority cache_salt function name parameters json_schema schema arguments "
+    "prompt_logprobs lora_name lora_path load_inplace program"
 )
 NAMES = st.sampled_from(WORDS.split())
 PLAIN = st.one_of(

@@ -27,7 +27,7 @@ GOOD: dict[str, list[dict[str, object]]] = {
     "/branchpoint/end_program": [{"program": "p"}],
     **{key: [{"prompt": "hi"}, {"prompt": "hi", "return_token_strs": True}] for key in ("/tokenize", "/v1/tokenize")},
     **{key: [{"tokens": [97]}] for key in ("/detokenize", "/v1/detokenize")},
-    "/abort_request": [{"abort_all": True}],
+    **{key: [{"abort_all": True}] for key in ("/abort", "/abort_request")},
     **{key: [{}] for key in ("/flush_cache", "/reset_prefix_cache")},
     **{key: [{"lora_name": key, "lora_path": "."}] for key in ("/load_lora_adapter", "/v1/load_lora_adapter")},
     "/unload_lora_adapter": [{"lora_name": "/load_lora_adapter"}],
