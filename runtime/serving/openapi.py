@@ -66,6 +66,12 @@ _FRAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/unload_lora_adapter": (TEXT,),
 }
 """Content types of answers; JSON where none stand here."""
+_EVENT: Final[Json] = {
+    "type": "object",
+    "properties": {"data": {"type": "string", "description": "JSON, or [DONE]."}, "event": {"type": "string"}},
+    "required": ["data"],
+}
+"""One event of a stream: before OpenAPI 3.2 a stream's schema is that of each of its events."""
 
 
 def describe(app: FastAPI, forms: Mapping[str, type[msgspec.Struct]], *, guarded: bool) -> Json:
@@ -91,7 +97,8 @@ def describe(app: FastAPI, forms: Mapping[str, type[msgspec.Struct]], *, guarded
 def _responses(path: str, method: str, *, sent: bool) -> Json:
     shape = "Deleted" if method == "delete" else _SHAPES.get(path, "")
     schema = _reference(shape) if shape else {}
-    content = {kind: {"schema": schema if kind == JSON else {"type": "string"}} for kind in _FRAMES.get(path, (JSON,))}
+    schemas = {JSON: schema, EVENTS: _EVENT}
+    content = {kind: {"schema": schemas.get(kind, {"type": "string"})} for kind in _FRAMES.get(path, (JSON,))}
     told: Json = {"200": {"description": "What was asked for.", "content": content}}
     if path in OPEN_PATHS and path != "/metrics":
         return told | {"503": {"description": HTTPStatus(503).phrase, "content": {JSON: {"schema": _reference("Status")}}}}

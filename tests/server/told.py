@@ -7,7 +7,7 @@ import jsonschema
 
 from tests.runtime.serving_site import Site
 
-__all__ = ["as_told", "document"]
+__all__ = ["as_told", "document", "events"]
 
 
 async def document(site: Site) -> dict[str, Any]:
@@ -21,5 +21,13 @@ def as_told(told: dict[str, Any], method: str, path: str, answer: httpx.Response
     kinds = responses[str(answer.status_code)]["content"]
     kind = answer.headers["content-type"].split(";")[0]
     assert kind in kinds, (path, kind)
-    if kind == "application/json":
-        jsonschema.validate(answer.json(), kinds[kind]["schema"] | {"components": told["components"]})
+    values = (
+        [answer.json()] if kind == "application/json" else events(answer.text) if kind == "text/event-stream" else [answer.text]
+    )
+    for value in values:
+        jsonschema.validate(value, kinds[kind]["schema"] | {"components": told["components"]})
+
+
+def events(text: str) -> list[dict[str, str]]:
+    """The events of a stream, each by the names of its fields."""
+    return [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.split("\n\n") if block]
