@@ -9,7 +9,20 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from re import _casefix  # type: ignore[attr-defined]  # the extra equivalences that `re` compiles with; not in typeshed
 
-__all__ = ["ANY", "NEWLINE", "CharSet", "category", "complement", "fold_case", "holds", "lead_blocks", "overlap", "union", "warm"]
+__all__ = [
+    "ANY",
+    "NEWLINE",
+    "CharSet",
+    "category",
+    "complement",
+    "fold_case",
+    "holds",
+    "lead_blocks",
+    "liked",
+    "overlap",
+    "union",
+    "warm",
+]
 
 CharSet = tuple[tuple[int, int], ...]
 """Disjoint, ascending, inclusive ranges of code points."""
@@ -18,6 +31,7 @@ ANY: CharSet = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 NEWLINE: CharSet = ((10, 10),)
 _BLOCKS = ((0, 0x7F, 1), (0x80, 0x7FF, 1 << 6), (0x800, 0xFFFF, 1 << 12), (0x10000, 0x10FFFF, 1 << 18))
 """Characters by the length of their UTF-8: from, to, and how many share a first byte."""
+_LIKED = (0x61, 0x30, 0x41)  # a, 0, A
 _LAST_LETTER = 0x3FFFF  # no letter, digit or space lies beyond the third supplementary plane
 _LAST_CASED = 0x1FFFF  # no script with case lies beyond the first supplementary plane
 
@@ -43,6 +57,14 @@ def holds(chars: CharSet, code: int) -> bool:
     """Whether a character is in a set."""
     at = bisect.bisect_right(chars, (code, 0x110000)) - 1
     return at >= 0 and chars[at][0] <= code <= chars[at][1]
+
+
+def liked(chars: CharSet) -> int:
+    """A character of a set: a letter or digit where there is one."""
+    for code in _LIKED:
+        if holds(chars, code):
+            return code
+    return next((max(low, 0x21) for low, high in chars if high >= 0x21), chars[0][0])
 
 
 def overlap(one: CharSet, other: CharSet) -> bool:

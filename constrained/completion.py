@@ -74,17 +74,22 @@ class Completer:
         nesting = standing.nesting
         return self._effects[nesting.quoted, nesting.escaped].tokens(row, is_json=standing.is_json)
 
-    def find(self, matcher: Matcher, standing: Standing, most: int, effort: int) -> Way | None:
+    def find(self, matcher: Matcher, standing: Standing, effort: int, most: int = 1 << 20, begun: Way = ()) -> Way | None:
         """A way of at most `most` tokens, looking at no more than `effort` places; None where there is none, or it isn't seen.
 
-        The cursor ends where it was. Raises MatcherError where it breaks.
+        `begun` are tokens that may lead towards the end. Where no way is found, the cursor may have broken.
         """
-        budget = _Budget(effort)
+        try:
+            return self._find(matcher, standing, _Budget(effort), most, begun)
+        except MatcherError:
+            return None
+
+    def _find(self, matcher: Matcher, standing: Standing, budget: "_Budget", most: int, begun: Way) -> Way | None:
         if standing.place is None and not standing.is_json:  # nothing tells where the end lies: short ways are looked at first
             way = _Search(self, matcher, by_length=True).run(standing, most, budget.half())
             if way is not None:
                 return way
-        return _Search(self, matcher).run(standing, most, budget)
+        return _Search(self, matcher).run(standing, most, budget, begun)
 
 
 class _Budget:
@@ -166,9 +171,11 @@ class _Search:
         self._waiting: list[tuple[int, int, int, int, Way, Standing, bool]] = []
         self._pushed = 0
 
-    def run(self, standing: Standing, most: int, budget: _Budget) -> Way | None:
+    def run(self, standing: Standing, most: int, budget: _Budget, begun: Way = ()) -> Way | None:
         """See `Completer.find`."""
         self._push(0, (), standing)
+        if begun:
+            self._step(0 if standing.place is None else _MOST_GUESSES, (), begun, standing)
         try:
             while self._waiting and budget.spend():
                 *_, cost, path, standing, guessed = heapq.heappop(self._waiting)

@@ -3,7 +3,7 @@
 Tables only; `keywords.py` and `relax.py` read them. The rest of a loose format is the judge's, who asks a validator.
 """
 
-__all__ = ["ENGINE_FORMATS", "FORMAT_LENGTHS", "FORMAT_PATTERNS", "LOOSE_FORMATS"]
+__all__ = ["ENGINE_FORMATS", "FORMAT_LENGTHS", "FORMAT_PATTERNS", "LOOSE_FORMATS", "USUAL_PATTERNS"]
 
 _HEX = "%[0-9A-Fa-f]{2}"
 _CHAR = f"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_HEX})"
@@ -85,3 +85,17 @@ FORMAT_LENGTHS = {"hostname": 253}
 
 ENGINE_FORMATS = frozenset({"duration", "ipv4", "uri", "uuid"})
 """Formats that the engine knows."""
+
+_PLAIN_TIME = f"{_HOUR}:[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?(?:[Zz]|[+-]{_HOUR}:[0-5][0-9])"
+
+USUAL_PATTERNS = {
+    **FORMAT_PATTERNS,
+    "time": f"^{_PLAIN_TIME}$",
+    "date-time": f"^{_DATE}[Tt]{_PLAIN_TIME}$",
+    "duration": "^P(?:[0-9]+[YMWD])*(?:T(?:[0-9]+[HMS])+)?$",
+    "ipv4": f"^{_IPV4}$",
+    "uri": "^[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9/?#._~-]*$",
+    "regex": "",
+    "uuid": "^[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$",
+}
+"""What texts in a format usually look like: hints at how one that is begun may go on."""

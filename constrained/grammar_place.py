@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from branchpoint.constrained.cfg import Cfg, prune
+from branchpoint.constrained.characters import missing_bytes
 from branchpoint.constrained.errors import GrammarError
 from branchpoint.constrained.reading import Reading, read_nothing
 from branchpoint.constrained.rules import AnyTerminal, Pricing, Untold, make_rules
@@ -37,9 +38,11 @@ class GrammarPlace:
 
     def guesses(self) -> Iterator[bytes]:
         """Texts that lead to an end, the cheapest first; then what else may come next."""
-        if self.reading is not None and not self.pending:
-            for text in (*self.reading.rests(self.pricing, _MOST_RESTS), *self.reading.guesses()):
-                yield text.encode()
+        missing = missing_bytes(self.pending)
+        reading = self.after(missing).reading if missing else self.reading
+        if reading is not None:
+            for text in (*reading.rests(self.pricing, _MOST_RESTS), *reading.guesses()):
+                yield missing + text.encode()
 
 
 def grammar_place(cfg: Cfg, raws: Mapping[str, AnyTerminal], pricing: Pricing) -> GrammarPlace | None:

@@ -1,125 +1,182 @@
 """Short whole JSON values under a schema, read from the schema alone: guesses, for `guide.py`.
 
-Keywords that only narrow are passed over, since every guess is tried on the grammar itself.
+Found for all subschemas at once, the shorter from the shorter, so that those that refer to themselves come to an end.
 """
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
-from branchpoint.constrained.definitions import Definitions
+from branchpoint.constrained.formats import USUAL_PATTERNS
+from branchpoint.constrained.json_at import Frame
 from branchpoint.constrained.partial import written_key
-from branchpoint.constrained.schema import Schema, SchemaMap
-from branchpoint.constrained.shortest import shortest_match
+from branchpoint.constrained.schema import SchemaMap
+from branchpoint.constrained.shortest import Patterns
+from branchpoint.constrained.variants import Asked, Variant, Variants, kinds_of, known_values
 
-__all__ = ["LONGEST", "ShortValues", "known_texts", "rest_of_number"]
+__all__ = ["LONGEST", "ShortValues", "merged", "pattern_of", "rest_of_number", "written"]
 
 LONGEST = 10_000
-"""Characters of a string up to which it is written out."""
+"""Characters of a text up to which it is written out."""
 
-_DEEPEST = 24
-_FORMATS = {
-    "date": "2000-01-01",
-    "time": "00:00:00Z",
-    "date-time": "2000-01-01T00:00:00Z",
-    "duration": "P1D",
-    "email": "a@a.aa",
-    "hostname": "a.aa",
-    "ipv4": "1.1.1.1",
-    "ipv6": "::1",
-    "uri": "a:a",
-    "uuid": "00000000-0000-0000-0000-000000000000",
-}
 _MOST_TEXTS = 6
 _MOST_DIGITS = 40
+_MOST_ITEMS = 1000
+_MOST_STEPS = 20_000
+_LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
+_HIGHEST = ("maximum", "exclusiveMaximum")
+_Key = tuple[int, ...]
+_Find = Callable[[Asked], tuple[bytes, ...]]
 
 
 class ShortValues:
-    """For subschemas of one schema, whose definitions these are; only remembers what it found."""
+    """For subschemas of one schema; only remembers what it found."""
 
-    def __init__(self, definitions: Definitions) -> None:
-        self._definitions = definitions
-        self._texts: dict[tuple[int, ...], tuple[bytes, ...]] = {}
+    def __init__(self, variants: Variants, patterns: Patterns) -> None:
+        self._variants = variants
+        self._patterns = patterns
+        self._texts: dict[_Key, tuple[bytes, ...]] = {}
 
-    def under(self, parts: tuple[SchemaMap, ...]) -> tuple[bytes, ...]:
-        """Short whole values under schemas that may apply."""
-        key = tuple(map(id, parts))
+    def under(self, asked: Asked) -> tuple[bytes, ...]:
+        """Short whole values under subschemas that apply together, the shortest first."""
+        key = tuple(map(id, asked))
         if key not in self._texts:
-            self._texts[key] = ()  # while it is asked for, a value within itself is not known
-            texts = {text for part in parts or ({},) for text in self._of(part, 0)}
-            self._texts[key] = tuple(sorted(texts, key=lambda text: (len(text), text)))[:_MOST_TEXTS]
+            self._settle(key, asked)
         return self._texts[key]
 
-    def _of(self, schema: Schema, depth: int) -> Iterator[bytes]:
-        """Short values under one schema, alone."""
-        if schema is False or depth > _DEEPEST:
+    def _settle(self, key: _Key, asked: Asked) -> None:
+        """Find the texts of these subschemas and all that they need: again and again, as long as shorter ones come of it."""
+        found = dict[_Key, tuple[bytes, ...]]()
+        users = dict[_Key, dict[_Key, Asked]]()
+        waiting = {key: asked}
+        for _ in range(_MOST_STEPS):
+            if not waiting:
+                break
+            at, these = waiting.popitem()
+            needed = dict[_Key, Asked]()
+
+            def find(inner: Asked, needed: dict[_Key, Asked] = needed) -> tuple[bytes, ...]:
+                name = tuple(map(id, inner))
+                needed[name] = inner
+                return self._texts.get(name) or found.get(name, ())
+
+            texts = {text for variant in self._variants.of(these) for text in self._written(variant, find)}
+            shortest = tuple(sorted(texts, key=lambda text: (len(text), text)))[:_MOST_TEXTS]
+            for name, inner in needed.items():
+                users.setdefault(name, {})[at] = these
+                if name not in found and name not in self._texts:
+                    found[name] = ()
+                    waiting[name] = inner
+            if shortest != found.get(at, ()):
+                found[at] = shortest
+                waiting |= users.get(at, {})
+            found.setdefault(at, ())
+        self._texts |= found
+
+    def _written(self, variant: Variant, find: _Find) -> Iterator[bytes]:
+        known = known_values(variant)
+        if known is not None:
+            yield from sorted(map(written, known), key=len)[:_MOST_TEXTS]
             return
-        if schema is True:
-            yield b"0"
-            return
-        known = list(_known_values(schema))
-        if known:
-            yield from sorted(map(_written, known), key=len)[:_MOST_TEXTS]
-            return
-        branches = [each for word in ("anyOf", "oneOf") for each in schema.get(word, ())]
-        inner = [self._definitions[schema["$ref"]]] if "$ref" in schema else []
-        inner += schema.get("allOf", ())
-        kinds = schema.get("type")
-        if kinds is None and (branches or inner):
-            for each in (*inner, *branches):
-                yield from self._of(each, depth + 1)
-            return
-        for kind in [kinds] if isinstance(kinds, str) else kinds or ("integer",):
-            text = self._kind(kind, schema, depth)
-            if text is not None:
+        kinds = kinds_of(variant)
+        for kind in ["integer"] if kinds is None else kinds:
+            text = self._kind(kind, variant, find)
+            if text is not None and len(text) <= LONGEST:
                 yield text
 
-    def _kind(self, kind: str, schema: SchemaMap, depth: int) -> bytes | None:
+    def _kind(self, kind: str, variant: Variant, find: _Find) -> bytes | None:
         match kind:
             case "null":
                 return b"null"
             case "boolean":
                 return b"true"
             case "integer" | "number":
-                return _number(schema)
+                return _number(merged(variant))
             case "string":
-                return _string(schema)
+                return self._string(variant)
             case "array":
-                return self._array(schema, depth)
+                items = self.missing_items(variant, Frame(None, False, ()), find)
+                return None if items is None else b"[" + b",".join(items) + b"]"
             case _:
-                return self._object(schema, depth)
+                members = self.missing_members(variant, (), find)
+                return None if members is None else b"{" + b",".join(members) + b"}"
 
-    def _array(self, schema: SchemaMap, depth: int) -> bytes | None:
-        first, texts = schema.get("prefixItems", ()), list[bytes]()
-        for at in range(min(schema.get("minItems", 0), 1000)):
-            text = self._first(first[at] if at < len(first) else schema.get("items", True), depth)
+    def _string(self, variant: Variant) -> bytes | None:
+        text = ""
+        for part in variant:
+            pattern = pattern_of(part)
+            if pattern is not None:
+                rest = self._patterns.rest(pattern)
+                if rest is None:
+                    return None
+                text = rest
+        return written(text + "a" * (min(merged(variant).get("minLength", 0), LONGEST) - len(text)))
+
+    def missing_items(self, variant: Variant, frame: Frame, find: _Find, *, lacking: bool = False) -> list[bytes] | None:
+        """The items that an open array still needs; None where one is unknown. If `lacking`, it has nothing special yet."""
+        wanted = [(part["contains"], part.get("minContains", 1)) for part in variant if "contains" in part]
+        special = (
+            [schema for schema, least in wanted for _ in range(min(least, _MOST_ITEMS))] if lacking or not frame.count else []
+        )
+        distinct = any(part.get("uniqueItems") for part in variant)
+        items = [text for _, text in frame.scalars] if distinct else []
+        present = len(items)
+        least = min(merged(variant).get("minItems", 0), _MOST_ITEMS) - frame.count
+        for at in range(max(least, len(special))):
+            asked = self._variants.item(variant, frame.count + at)
+            texts = find((*asked, special[at]) if at < len(special) else asked)
+            text = next((text for text in texts if not (distinct and text in items)), None)
             if text is None:
                 return None
-            texts.append(text)
-        return b"[" + b",".join(texts) + b"]"
+            items.append(text)
+        return items[present:]
 
-    def _object(self, schema: SchemaMap, depth: int) -> bytes | None:
-        needed, known = schema.get("required", ()), schema.get("properties", {})
-        texts = list[bytes]()
-        for name in (*(name for name in known if name in needed), *(name for name in needed if name not in known)):
-            text = self._first(known.get(name, schema.get("additionalProperties", True)), depth)
+    def missing_members(self, variant: Variant, present: Collection[str], find: _Find) -> list[bytes] | None:
+        """The members that an object still needs, in order, each with its key; None where one of them is unknown."""
+        members = list[bytes]()
+        for name in self._missing_names(variant, present, find):
+            text = next(iter(find(self._variants.member(variant, name))), None)
             if text is None:
                 return None
-            texts.append(b'"' + written_key(name) + b'":' + text)
-        return b"{" + b",".join(texts) + b"}"
+            members.append(b'"' + written_key(name) + b'":' + text)
+        return members
 
-    def _first(self, schema: Schema, depth: int) -> bytes | None:
-        return min(self._of(schema, depth + 1), key=len, default=None)
+    def _missing_names(self, variant: Variant, present: Collection[str], find: _Find) -> list[str]:
+        needed = dict.fromkeys(name for part in variant for name in part.get("required", ()))
+        for part in variant:
+            for name, others in part.get("dependentRequired", {}).items():
+                needed |= dict.fromkeys(others) if name in present or name in needed else {}
+        missing = [name for name in needed if name not in present]
+        declared = dict.fromkeys(name for part in variant for name in part.get("properties", {}))
+        spare = (name for name in declared if name not in needed and name not in present)
+        least = min(merged(variant).get("minProperties", 0), _MOST_ITEMS) - len(present)
+        missing += itertools.islice(
+            (name for name in spare if find(self._variants.member(variant, name))), max(0, least - len(missing))
+        )
+        missing += [f"a{number}" for number in range(least - len(missing))]
+        return [*(name for name in declared if name in missing), *(name for name in missing if name not in declared)]
 
 
-def _string(schema: SchemaMap) -> bytes | None:
-    text = _FORMATS.get(schema["format"]) if "format" in schema else ""
-    if "pattern" in schema:
-        text = shortest_match(schema["pattern"])
-    if text is None:
-        return None
-    return _written(text + "a" * (min(schema.get("minLength", 0), LONGEST) - len(text)))
+def pattern_of(part: SchemaMap) -> str | None:
+    """The pattern of a string, its own or its format's."""
+    found: str | None = part.get("pattern", USUAL_PATTERNS.get(part.get("format", "")))
+    return found
+
+
+def merged(variant: Variant) -> SchemaMap:
+    """The bounds that parts give together."""
+    found: SchemaMap = {}
+    for part in variant:
+        for word in _LEAST:
+            if word in part:
+                found[word] = max(part[word], found.get(word, part[word]))
+        for word in _HIGHEST:
+            if word in part:
+                found[word] = min(part[word], found.get(word, part[word]))
+        if part.get("multipleOf", 0) >= 1:
+            found["multipleOf"] = math.lcm(int(part["multipleOf"]), found.get("multipleOf", 1))
+    return found
 
 
 def rest_of_number(schema: SchemaMap, text: bytes) -> bytes | None:
@@ -129,13 +186,16 @@ def rest_of_number(schema: SchemaMap, text: bytes) -> bytes | None:
     digits = text.removeprefix(b"-")
     if digits != text:
         low, high = -high, -low
-    least = math.ceil(low) if low > 0 else 0
+    step = schema.get("multipleOf", 1)
+    step = int(step) if step == int(step) else 1
+    least = math.ceil(max(low, 0) / step) * step if low < math.inf else 0
     if not digits:
-        return str(max(least, 1)).encode() if max(least, 1) <= high else None
+        return str(max(least, step)).encode() if max(least, step) <= high else None
     for more in range((1 if digits.startswith(b"0") else _MOST_DIGITS) if digits.isdigit() else 0):
         first = int(digits) * 10**more
-        if max(first, least) <= min(first + 10**more - 1, high):
-            return str(max(first, least)).encode()[len(digits) :]
+        found = max(-(-first // step) * step, least)
+        if found <= min(first + 10**more - 1, high):
+            return str(found).encode()[len(digits) :]
     return None
 
 
@@ -145,23 +205,14 @@ def _number(schema: SchemaMap) -> bytes:
     if low < 0 < high or (low == 0 and schema.get("exclusiveMinimum") != 0) or low == -math.inf == -high:
         return b"0"
     edge = low if low > 0 or high == math.inf else high
-    if "exclusiveMinimum" in schema and edge == schema["exclusiveMinimum"]:
-        edge = int(edge) + 1
-    return _written(edge)
+    if edge in (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")):
+        edge = math.floor(edge) + 1 if edge == low else math.ceil(edge) - 1
+    step = schema.get("multipleOf", 0)
+    if step:
+        edge = math.ceil(edge / step) * step if edge > 0 else math.floor(edge / step) * step
+    return written(edge)
 
 
-def known_texts(schema: SchemaMap) -> Iterator[bytes]:
-    """The values that a schema names, or for a string with a pattern or format one that fits."""
-    yield from map(_written, _known_values(schema))
-    if not schema.keys().isdisjoint(("pattern", "format")) and (text := _string(schema)) is not None:
-        yield text
-
-
-def _known_values(schema: SchemaMap) -> Iterator[Any]:
-    if "const" in schema:
-        yield schema["const"]
-    yield from schema.get("enum", ())
-
-
-def _written(value: object) -> bytes:
+def written(value: object) -> bytes:
+    """A value as compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

@@ -75,8 +75,8 @@ class GrammarMaker:
 
     def _structural_tag(self, constraint: StructuralTag, prefix: str, known: Prepared | None) -> tuple[CompiledGrammar, Prepared]:
         engine = self.engine()
-        if isinstance(known, PreparedTag | PreparedGrammar):
-            prepared, grammar = known, engine.prepared(known if isinstance(known, PreparedGrammar) else known.grammar)
+        if isinstance(known, PreparedTag):
+            prepared, grammar = known, engine.prepared(known.grammar)
         else:
             prepared, grammar = prepare_structural_tag(constraint, prefix, engine, self._documents)
         return compile_prepared_tag(prepared, grammar, engine), prepared

@@ -7,12 +7,16 @@ from branchpoint.constrained.cfg import Cfg, from_regex
 from branchpoint.constrained.completion import Place, Standing, pieces
 from branchpoint.constrained.ebnf import read_ebnf
 from branchpoint.constrained.grammar_place import grammar_place
-from branchpoint.constrained.guide import json_place
-from branchpoint.constrained.prepared import Prepared, PreparedSchema
+from branchpoint.constrained.guide import Guide, json_place
+from branchpoint.constrained.json_text import JsonText
+from branchpoint.constrained.outline import Until
+from branchpoint.constrained.prepared import Prepared, PreparedSchema, PreparedTag
 from branchpoint.constrained.regex import parse_regex
-from branchpoint.constrained.rules import Pricing
-from branchpoint.constrained.spec import Constraint, Ebnf, Regex, StructuralTag
+from branchpoint.constrained.rules import AnyTerminal, Pricing
+from branchpoint.constrained.spec import Constraint, Ebnf, Regex
+from branchpoint.constrained.terminals import FreeText
 from branchpoint.constrained.vocabulary import Vocabulary
+from branchpoint.constrained.words import Words
 
 __all__ = ["starting_point"]
 
@@ -42,13 +46,15 @@ class _Behind:
 def starting_point(constraint: Constraint | None, prefix: bytes, prepared: Prepared | None, vocabulary: Vocabulary) -> Standing:
     """Before the first token of an output that begins with `prefix` and then follows a constraint, made of `prepared`."""
     place = _place(constraint, prepared, vocabulary)
-    is_json = isinstance(prepared, PreparedSchema) or isinstance(constraint, StructuralTag)
+    is_json = isinstance(prepared, PreparedSchema | PreparedTag)
     return Standing(is_json, _Behind(prefix, place) if prefix and place is not None else place)
 
 
 def _place(constraint: Constraint | None, prepared: Prepared | None, vocabulary: Vocabulary) -> Place | None:
     if isinstance(prepared, PreparedSchema):
         return json_place(prepared.root)
+    if isinstance(prepared, PreparedTag):
+        return grammar_place(prepared.cfg, _terminals(prepared), _pricing(vocabulary))
     match constraint:
         case Regex(pattern):
             return grammar_place(Cfg({"root": from_regex(parse_regex(pattern))}, "root"), {}, _pricing(vocabulary))
@@ -57,6 +63,16 @@ def _place(constraint: Constraint | None, prepared: Prepared | None, vocabulary:
             return None if isinstance(read, str) else grammar_place(read, {}, _pricing(vocabulary))
         case _:
             return None
+
+
+def _terminals(tag: PreparedTag) -> dict[str, AnyTerminal]:
+    """What reads the free text of a structural tag, and its values."""
+    guides = {name: Guide(root) for name, root in tag.roots.items()}
+    words = {(raw.stops, raw.excludes): Words(raw.stops, raw.excludes) for raw in tag.raws.values() if isinstance(raw, Until)}
+    return {
+        name: FreeText(raw, words[raw.stops, raw.excludes]) if isinstance(raw, Until) else JsonText(guides[raw.name], raw.starts)
+        for name, raw in tag.raws.items()
+    }
 
 
 def _pricing(vocabulary: Vocabulary) -> Pricing:

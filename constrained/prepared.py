@@ -3,14 +3,16 @@
 `json_grammar.py` and `engines/llguidance.py` make them; processes hand them to one another (`sandbox.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from branchpoint.constrained.outline import Outline
+from branchpoint.constrained.cfg import Cfg
+from branchpoint.constrained.outline import Outline, Until, Value
 from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.spec import Narrowing
 from branchpoint.constrained.spots import Seams
 
-__all__ = ["Prepared", "PreparedGrammar", "PreparedSchema", "PreparedTag"]
+__all__ = ["Prepared", "PreparedGrammar", "PreparedJudging", "PreparedSchema", "PreparedTag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,22 @@ class PreparedSchema:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTag:
-    """The engine's grammar of a structural tag, where its values stand, and those that are judged, by their names."""
+    """The engine's grammar of a structural tag, and what it says: `cfg`, whose Raws say what `raws` tell.
+
+    `roots` are the normalised schemas of its values, by their names. `judging`, where some of them are judged.
+    """
 
     grammar: PreparedGrammar
+    cfg: Cfg
+    raws: Mapping[str, Until | Value]
+    roots: Mapping[str, Schema]
+    judging: "PreparedJudging | None"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJudging:
+    """Where the values of a structural tag stand, and those that are judged, by their names."""
+
     outline: Outline
     seams: Seams
     judged: tuple[tuple[str, PreparedSchema], ...]

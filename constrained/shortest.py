@@ -1,49 +1,49 @@
-"""A short text in which a pattern of a JSON schema finds something: a guess, for `guide.py`."""
+"""The shortest text that makes one in which a pattern of a JSON schema finds something: a guess, for `guide.py`."""
 
-from functools import lru_cache
-
-from branchpoint.constrained.charset import CharSet
-from branchpoint.constrained.ecma import python_pattern
+from branchpoint.constrained.cfg import Cfg, Chars, Part, Rep, Seq, from_regex, prune
+from branchpoint.constrained.charset import ANY
+from branchpoint.constrained.ecma import has_branches, python_pattern
 from branchpoint.constrained.errors import GrammarError
-from branchpoint.constrained.regex import Chars, Choice, Node, Repeat, Series, parse_regex
+from branchpoint.constrained.reading import Reading, read_nothing
+from branchpoint.constrained.regex import parse_regex
+from branchpoint.constrained.rules import make_rules
 
-__all__ = ["liked", "shortest_match"]
-
-_LONGEST = 4096
-_LIKED = (0x61, 0x30, 0x41)  # a, 0, A
+__all__ = ["Patterns"]
 
 
-@lru_cache(maxsize=1024)
-def shortest_match(pattern: str) -> str | None:
-    """A text of few characters in which `pattern` matches, None where that isn't seen quickly."""
+class Patterns:
+    """Of one schema; remembers them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Reading | None] = {}
+
+    def rest(self, pattern: str, text: str = "") -> str | None:
+        """What must come behind a text, as little as may be; None where nothing will do, or what isn't seen."""
+        if pattern not in self._known:
+            self._known[pattern] = _reading(pattern)
+        reading = self._known[pattern]
+        for char in text:
+            reading = reading.step(char) if reading is not None else None
+        if reading is None or reading.is_sentence:
+            return None if reading is None else ""
+        return next(reading.rests(len, 1), None)
+
+
+def _reading(pattern: str) -> Reading | None:
     readable = python_pattern(pattern)
     if readable is None:
         return None
     try:
-        return _shortest(parse_regex(readable))
+        return read_nothing(make_rules(prune(Cfg({"root": _found_in_text(readable)}, "root")), {}, len))
     except GrammarError:
         return None
 
 
-def _shortest(node: Node) -> str | None:
-    match node:
-        case Chars(chars):
-            return chr(liked(chars))
-        case Choice(branches):
-            texts = [text for branch in branches if (text := _shortest(branch)) is not None]
-            return min(texts, key=len, default=None)
-        case Repeat(body, low, _):
-            text = _shortest(body) if low else ""
-            return None if text is None or len(text) * low > _LONGEST else text * low
-        case Series(parts):
-            found = [_shortest(part) for part in parts]
-            whole = "".join(text for text in found if text is not None)
-            return None if None in found or len(whole) > _LONGEST else whole
-
-
-def liked(chars: CharSet) -> int:
-    """A character of a set: a letter or digit where there is one."""
-    for code in _LIKED:
-        if any(low <= code <= high for low, high in chars):
-            return code
-    return next((max(low, 0x21) for low, high in chars if high >= 0x21), chars[0][0])
+def _found_in_text(pattern: str) -> Part:
+    """A text in which a pattern finds something: all of it is matched between anchors, else anything may stand around."""
+    anything = Rep(Chars(ANY), 0, None)
+    whole = from_regex(parse_regex(pattern))
+    if has_branches(pattern):
+        return whole if "^" in pattern else Seq((anything, whole, anything))
+    ends = pattern.endswith("$") and not pattern.endswith("\\$")
+    return Seq((*(() if pattern.startswith("^") else (anything,)), whole, *(() if ends else (anything,))))

@@ -23,8 +23,9 @@ from branchpoint.constrained.json_grammar import prepare_json_schema, watch_valu
 from branchpoint.constrained.lark import write_lark
 from branchpoint.constrained.lexemes import cut_lexemes
 from branchpoint.constrained.outline import Unfollowable, Until, Value, make_outline
-from branchpoint.constrained.prepared import PreparedGrammar, PreparedSchema, PreparedTag
+from branchpoint.constrained.prepared import PreparedJudging, PreparedSchema, PreparedTag
 from branchpoint.constrained.regex import Choice, Series, literal, parse_regex, write_regex
+from branchpoint.constrained.schema import Schema as Root
 from branchpoint.constrained.spec import JsonSchema, Narrowing, StructuralTag
 from branchpoint.constrained.spots import Spots
 from branchpoint.constrained.tag_format import (
@@ -56,7 +57,7 @@ Ends = tuple[str, ...] | None
 
 def prepare_structural_tag(
     constraint: StructuralTag, prefix: str, engine: LlguidanceEngine, documents: Documents
-) -> tuple[PreparedTag | PreparedGrammar, LlguidanceGrammar]:
+) -> tuple[PreparedTag, LlguidanceGrammar]:
     """A structural tag after the text `prefix`, with the engine's grammar, which takes too much where values are judged.
 
     Raises GrammarErrors.
@@ -66,8 +67,11 @@ def prepare_structural_tag(
     cfg = prune(Cfg({**builder.rules, "root": part}, "root"))
     text = write_lark(cut_lexemes(cfg)) + "\n".join(f"{name}: {each}" for each, name in builder.terminals.items())
     grammar = engine.lark(text, prefix, builder.inner, tuple(builder.narrowed))
-    if not builder.judged:
-        return grammar.prepared, grammar
+    judging = _judging(builder, part, prefix) if builder.judged else None
+    return PreparedTag(grammar.prepared, cfg, builder.raws, builder.roots, judging), grammar
+
+
+def _judging(builder: "_Builder", part: Part, prefix: str) -> PreparedJudging:
     try:
         outline = make_outline(part, builder.rules, builder.raws, prefix)
         seams = Spots(outline).explore()
@@ -75,24 +79,26 @@ def prepare_structural_tag(
         name, judged = next(iter(builder.judged.items()))
         keyword = min(judged.loose[0][1], default="properties")
         raise UnsupportedKeyword(keyword, builder.places[name], f"it is judged as the value is written, and {error}.") from error
-    return PreparedTag(grammar.prepared, outline, seams, tuple(builder.judged.items())), grammar
+    return PreparedJudging(outline, seams, tuple(builder.judged.items()))
 
 
-def compile_prepared_tag(
-    prepared: PreparedTag | PreparedGrammar, grammar: LlguidanceGrammar, engine: LlguidanceEngine
-) -> CompiledGrammar:
+def compile_prepared_tag(prepared: PreparedTag, grammar: LlguidanceGrammar, engine: LlguidanceEngine) -> CompiledGrammar:
     """The engine's grammar, with a judge for each value of which it takes too much."""
-    if isinstance(prepared, PreparedGrammar):
+    judging = prepared.judging
+    if judging is None:
         return grammar
     work = Work()
-    watches = {name: watch_value(each, engine, work) for name, each in prepared.judged}
-    watch = TagWatch(engine.vocabulary, Spots(prepared.outline), prepared.seams, watches, work)
+    watches = {name: watch_value(each, engine, work) for name, each in judging.judged}
+    watch = TagWatch(engine.vocabulary, Spots(judging.outline), judging.seams, watches, work)
     return JudgedGrammar(engine.vocabulary, grammar, watch)
 
 
 @dataclass(slots=True)
 class _Builder:
-    """`terminals` by what they say; `raws` are what the outline knows of these and of values, `judged` of the latter by name."""
+    """`terminals` by what they say; `raws` are what the outline knows of these and of values.
+
+    `roots` are the schemas of values by their names, `judged` those of them that are judged.
+    """
 
     constraint: StructuralTag
     engine: LlguidanceEngine
@@ -102,6 +108,7 @@ class _Builder:
     inner: dict[str, LlguidanceGrammar] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
     raws: dict[str, Until | Value] = field(default_factory=dict)
+    roots: dict[str, Root] = field(default_factory=dict)
     judged: dict[str, PreparedSchema] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     narrowed: list[Narrowing] = field(default_factory=list)
@@ -215,6 +222,7 @@ class _Builder:
             self.inner[name] = grammar
             self.narrowed += [replace(each, pointer=node.at + each.pointer) for each in grammar.narrowed]
             self.raws[f"@{name}"] = Value(name, _starts(node))
+            self.roots[name] = prepared.root
             if prepared.is_judged:
                 self.judged[name] = prepared
                 self.places[name] = node.at

@@ -6,9 +6,8 @@
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from branchpoint.constrained.charset import CharSet, holds
+from branchpoint.constrained.charset import CharSet, holds, liked
 from branchpoint.constrained.outline import Until
-from branchpoint.constrained.shortest import liked
 from branchpoint.constrained.words import Words
 
 __all__ = ["FreeText", "OneChar", "Terminal", "WordText"]

@@ -1,7 +1,8 @@
 """Any grammar in at most so many tokens: near the limit only what still leads to an end is left, so that no output is cut.
 
-Around the matcher of another engine. With each token goes a way from there to an end. A token behind which no way that is found
-fits into what is left is refused; where nothing is to spare, the way is taken.
+Around the matcher of another engine. With each token goes a way from there to an end, which was tried on the grammar. A token
+behind which no way that is found fits into what is left is refused, so that there always is one; where nothing is to spare, it is
+taken.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ __all__ = ["Limit", "SteerableGrammar", "SteeredGrammar", "SteeredMatcher"]
 
 _EFFORT_AT_START = 400
 _EFFORT = 24
-_NEAR = 64  # tokens left up to which a token is refused behind which no way is found
-_KNOWN = 1024  # tokens left, beyond as many as are written, up to which a way is kept
-_RARELY = 16  # tokens from one search for a way that isn't known to the next, where the limit isn't near
+_EFFORT_FOR_LESS = 64
+_SHORT = 8  # tokens of the first way up to which a shorter one is looked for
+_NEAR = 64  # tokens left up to which a way that isn't known is sought behind each token
+_RARELY = 16  # tokens from one such search to the next, where the limit isn't near
 _PATIENCE = 8  # tokens refused in one place, after which the way is taken
 
 
@@ -44,7 +46,15 @@ class SteerableGrammar:
         self.completer = completer
         self.inner = inner
         self.start = start
-        self.way = _found(completer, inner.matcher(), start, _EFFORT_AT_START)
+        self.way = self._shortest(start)
+
+    def _shortest(self, start: Standing) -> Way | None:
+        """A way from the start; where it is so short that few tokens more or less count, a shorter one if there is one."""
+        way = self.completer.find(self.inner.matcher(), start, _EFFORT_AT_START)
+        if way is None or not 1 < len(way) <= _SHORT:
+            return way
+        shorter = self.completer.find(self.inner.matcher(), Standing(is_json=False), _EFFORT_FOR_LESS, len(way) - 1)
+        return way if shorter is None else shorter
 
     @property
     def narrowed(self) -> tuple[Narrowing, ...]:
@@ -176,32 +186,31 @@ class SteeredMatcher:
         text = self._vocabulary.tokens[token]
         standing = grammar.completer.after(step.standing, token)
         limit = step.limit.after(len(text))
-        if limit.tokens - len(self._tokens) > _KNOWN:
-            return _Step(standing, limit, None)
-        way = self._rest(step.way, text) if step.way is not None else None
+        way, begun = self._rest(step.way, text) if step.way is not None else (None, ())
         if way is None or grammar.spare(limit, way) < 0:
-            shorter = self._search(token, standing, limit)
+            shorter = self._search(token, standing, limit, begun)
             way = shorter if shorter is not None else way
         if way is not None and grammar.spare(limit, way) < 0:
             way = None
-        lost = way is None and step.way is not None and min(limit.tokens, grammar.spare(step.limit, step.way)) <= _NEAR
-        return None if lost else _Step(standing, limit, way)
+        return None if way is None and step.way is not None else _Step(standing, limit, way)
 
-    def _rest(self, way: Way, text: bytes) -> Way | None:
-        """What is left of a way that was known before `text` was written; None where it can't be gone any more.
+    def _rest(self, way: Way, text: bytes) -> tuple[Way | None, Way]:
+        """What is left of a way that was known before `text` was written, None where it leads to no end; and how far it leads.
 
         What `text` has of it is left out, or, as where characters are counted, as many bytes as were written.
         """
         known = self._vocabulary.text(way)
         lengths = [length for length in range(min(len(text), len(known)), -1, -1) if text.endswith(known[:length])]
+        furthest: Way = ()
         for length in dict.fromkeys((*lengths, min(len(text), len(known)))):
             rest = self._cut(way, length)
             taken = self._inner.advance(rest)
             fits = taken == len(rest) and self._inner.can_end
             self._inner.rollback(taken)
             if fits:
-                return rest
-        return None
+                return rest, rest
+            furthest = max(furthest, rest[:taken], key=len)
+        return None, furthest
 
     def _cut(self, way: Way, length: int) -> Way:
         """A way without its first `length` bytes."""
@@ -214,13 +223,13 @@ class SteeredMatcher:
             length -= len(text)
         return way[at:]
 
-    def _search(self, token: int, standing: Standing, limit: Limit) -> Way | None:
+    def _search(self, token: int, standing: Standing, limit: Limit, begun: Way) -> Way | None:
         if limit.tokens < 0 or (limit.tokens > _NEAR and self._steps[-1].way is None and len(self._tokens) % _RARELY):
             return None
         scout = self._sent((*self._tokens, token))
         if scout is None:
             return None
-        found = _found(self._grammar.completer, scout, standing, _EFFORT, limit.tokens)
+        found = self._grammar.completer.find(scout, standing, _EFFORT, limit.tokens, begun)
         if found is None:
             self._scout = None  # it may have broken
         return found
@@ -282,11 +291,3 @@ class SteeredMatcher:
     def finished(self) -> bool:
         """Whether nothing but an end token can follow."""
         return self._inner.finished
-
-
-def _found(completer: Completer, scout: Matcher, standing: Standing, effort: int, most: int = 1 << 20) -> Way | None:
-    """A way from where a cursor stands that may break on it."""
-    try:
-        return completer.find(scout, standing, most, effort)
-    except MatcherError:
-        return None

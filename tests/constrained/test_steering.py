@@ -10,7 +10,7 @@ from branchpoint.constrained.engines.steered import Limit, SteerableGrammar, Ste
 from branchpoint.constrained.errors import TooFewTokens
 from branchpoint.constrained.guide_values import rest_of_number
 from branchpoint.constrained.mask import allocate, iterate_allowed
-from branchpoint.constrained.shortest import shortest_match
+from branchpoint.constrained.shortest import Patterns
 from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
 from branchpoint.constrained.vocabulary import Vocabulary
 from tests.constrained.corpus import compiled, constraints, is_valid
@@ -202,11 +202,11 @@ def test_a_limit_so_low_that_certainly_nothing_is_complete_is_refused(
 
 
 def test_short_texts_for_patterns() -> None:
-    assert shortest_match("^[A-Z]{2}-[0-9]{1,4}$") == "AA-0"
-    assert shortest_match("request") == "request"
-    assert shortest_match("a|bc|") == ""
-    assert shortest_match("(?=x)y") is None and shortest_match("[") is None
-    assert shortest_match("a{10000}") is None
+    assert Patterns().rest("^[A-Z]{2}-[0-9]{1,4}$") == "AA-0"
+    assert Patterns().rest("request") == "request"
+    assert Patterns().rest("a|bc|") == ""
+    assert Patterns().rest("(?=x)y") is None and Patterns().rest("[") is None
+    assert Patterns().rest("a{10000}", "a" * 7) == "a" * 9993
 
 
 @pytest.mark.parametrize(
