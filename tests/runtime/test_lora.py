@@ -252,6 +252,19 @@ def test_what_runs_when_its_adapter_is_unloaded_finishes_and_what_comes_later_is
             loaded.engine.adapters.unload("nobody")
 
 
+def test_logprobs_of_a_prompt_are_those_of_its_own_adapter_whatever_runs_beside(folders: dict[str, Path]) -> None:
+    checkpoint = DummyCheckpoint(SHAPE, 0)
+    models = {"": decoder(checkpoint), "a": decoder(Merged(checkpoint, folders["a"]))}
+    with engine(adapters=named(folders), max_batch_tokens=16) as loaded:
+        events = run(loaded, *(call(f"of {name}", name, max_tokens=0, prompt_logprobs=1) for name in models))
+    for name, model in models.items():
+        (told,) = (event.prompt_logprobs for event in events if isinstance(event, Completed) and event.id == f"of {name}")
+        rows = torch.log_softmax(logits_of(model, PROMPT), dim=-1)
+        own = [entry.logprob for entry in told[1:]]
+        assert told[0].logprob is None and [entry.token for entry in told] == list(PROMPT)
+        torch.testing.assert_close(torch.tensor(own), rows[torch.arange(len(PROMPT) - 1), PROMPT[1:]], rtol=1e-4, atol=1e-4)
+
+
 def test_adapters_beyond_the_most_give_way_to_those_used_last(folders: dict[str, Path]) -> None:
     model = decoder(DummyCheckpoint(SHAPE, 0))
     placed = PlacedAdapters(model, 2, CPU)
