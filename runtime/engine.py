@@ -20,6 +20,7 @@ from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborte
 from branchpoint.runtime.flight import Flight, take_off
 from branchpoint.runtime.generation import Generation, TokenTable
 from branchpoint.runtime.group import Group
+from branchpoint.runtime.lora.places import AdaptedRunner
 from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.masks import MaskFiller, StepMasks
 from branchpoint.runtime.messages import Call, Event, ScoreCall, Usage
@@ -63,6 +64,7 @@ class Engine:
             runner.num_pages, runner.page_size, enabled=config.radix_cache, host=host, copy_cost=copy_cost, clock=clock
         )
         self._speculation = speculation or make_speculation(config, table, self._cache, runner, guessers)
+        self._places = runner.adapters if isinstance(runner, AdaptedRunner) else None
         self._scheduler = Scheduler(
             self._cache,
             make_order(config.policy, self._cache.cached_tokens),
@@ -71,6 +73,7 @@ class Engine:
             speculation=self._speculation,
             max_step_seconds=config.max_step_seconds,
             max_adapters=config.max_loras,
+            places=self._places,
             await_prefixes=config.await_prefixes,
         )
         self._admission = Admission(table, context_length, self._cache.capacity, self.adapters)
@@ -135,7 +138,7 @@ class Engine:
         return self._outbox.take()
 
     def step(self) -> list[Event]:
-        """Compute one batch; returns what there is to tell. Waits a moment where all calls wait for their grammars.
+        """Compute one batch; returns what there is to tell. Waits a moment where all calls wait for grammars or adapters.
 
         Where the runner runs ahead, the next batch is under way when this returns: planned behind this one while that ran, or as
         soon as its result was known, if that had to be waited for. What became final is told meanwhile.
@@ -153,6 +156,8 @@ class Engine:
             self._outbox.tell()
         elif not self._outbox:
             self._compiling.wait()
+            if self._places:
+                self._places.wait()
         return self._outbox.take()
 
     def stats(self) -> EngineStats:
@@ -186,6 +191,8 @@ class Engine:
         self._masks.close()
         if self._speculation:
             self._speculation.close()
+        if self._places:
+            self._places.close()
 
     def check(self) -> None:
         """Hold calls, sequences and pages against each other. Raises AssertionError."""
@@ -251,10 +258,7 @@ class Engine:
             try:
                 finish = commit_rows(member, slot, rows, masks, self._cache, self._speculation)
                 if isinstance(member, Generation):
-                    if finish:
-                        finish = self._outbox.conclude(member, finish, group.narrowed)
-                    else:
-                        self._outbox.goes_on(member)
+                    finish = self._outbox.report(member, finish, group.narrowed)
             except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too
                 self._fail(group, error)
                 continue

@@ -26,9 +26,19 @@ class Outbox:
         """`event` comes next."""
         self._events.append(event)
 
-    def goes_on(self, member: Generation) -> None:
-        """Something of `member` may have become final: `tell` looks."""
-        self._going_on.append(member)
+    def report(self, member: Generation, finish: Finish | None, narrowed: tuple[Narrowing, ...]) -> Finish | None:
+        """Give out the rest of a sample that has ended, and how it really did, which is returned. Of one that goes on, something
+        may have become final: `tell` looks.
+        """
+        if finish is None:
+            self._going_on.append(member)
+            return None
+        sequence = member.sequence
+        piece, last = member.close(finish)
+        self._put_piece(member, piece)
+        tokens = member.completion_tokens
+        self.put(SampleFinished(sequence.call_id, sequence.index, last.reason, last.stop, narrowed, tokens))
+        return last
 
     def tell(self) -> None:
         """Give out what became final of samples that go on."""
@@ -36,15 +46,6 @@ class Outbox:
             if member.sequence.status is not Status.FINISHED:  # else another sample of its call has failed since
                 self._put_piece(member, member.take())
         self._going_on.clear()
-
-    def conclude(self, member: Generation, finish: Finish, narrowed: tuple[Narrowing, ...]) -> Finish:
-        """Give out the rest of a sample that has ended, and how it really did, which is returned."""
-        sequence = member.sequence
-        piece, last = member.close(finish)
-        self._put_piece(member, piece)
-        tokens = member.completion_tokens
-        self.put(SampleFinished(sequence.call_id, sequence.index, last.reason, last.stop, narrowed, tokens))
-        return last
 
     def take(self) -> list[Event]:
         """All events; none is left."""

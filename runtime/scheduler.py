@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.lora.adapter import Adapter
+from branchpoint.runtime.lora.places import AdapterPlaces
 from branchpoint.runtime.pace import Pace
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.plan_draft import PlanDraft
@@ -26,8 +27,9 @@ REMEMBERED = 4  # times the tokens that the pool holds are remembered of program
 
 class Scheduler:
     """Keeps waiting and running sequences. `max_batch_tokens` bounds a plan's tokens, `max_sequences` what runs at once,
-    `max_adapters` how many adapters that has, and `max_step_seconds`, if not 0, how long a step lasts that computes prompts
-    beside what decodes. With `await_prefixes` false only sequences of one call wait for what another is computing.
+    `max_adapters` how many adapters that has (`places` are where they must lie before), and `max_step_seconds`, if not 0, how
+    long a step lasts that computes prompts beside what decodes. With `await_prefixes` false only sequences of one call wait for
+    what another is computing.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Scheduler:
         speculation: Speculation | None = None,
         max_step_seconds: float = 0.0,
         max_adapters: int = 8,
+        places: AdapterPlaces | None = None,
         await_prefixes: bool = True,
     ) -> None:
         self.cache = cache
@@ -47,6 +50,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._max_adapters = max_adapters
+        self._places = places
         self._await_prefixes = await_prefixes
         self._programs = Programs(cache.tree, REMEMBERED * cache.capacity)
         self._speculation = speculation
@@ -189,10 +193,13 @@ class Scheduler:
     def _admit(self, draft: PlanDraft) -> None:
         if draft.must_wait or not draft.budget or not self._may_admit():
             return
-        passed_over, held = 0, False
+        passed_over, held, coming = 0, False, set[Adapter]()
         for sequence in self._order.candidates():
-            if sequence.adapter is not None and (held or not self._has_place(sequence.adapter)):
+            adapter = sequence.adapter
+            if adapter is not None and (held or not self._has_place(adapter, coming)):
                 held = True  # others with adapters wait too, so that those that run come to their ends
+            elif adapter is not None and self._places and not self._places.ready(adapter):
+                coming.add(adapter)
             elif self._awaits_prefix(sequence):
                 passed_over += 1
             elif self._room.admit(sequence, self._running):
@@ -247,10 +254,10 @@ class Scheduler:
         insort(self._running, sequence, key=_place)
         self._programs.entered(sequence)
 
-    def _has_place(self, adapter: Adapter) -> bool:
-        """Whether sequences with `adapter` may run beside those that do."""
-        running = {other.adapter for other in self._running if other.adapter is not None}
-        return adapter in running or len(running) < self._max_adapters
+    def _has_place(self, adapter: Adapter, coming: set[Adapter]) -> bool:
+        """Whether sequences with `adapter` may run beside those that do, and those whose adapters are on their way."""
+        taken = coming.union(other.adapter for other in self._running if other.adapter is not None)
+        return adapter in taken or len(taken) < self._max_adapters
 
     def _awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a running prefill is about to compute what `sequence` would otherwise compute again.

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ from branchpoint.runtime.weights.gguf import GgufCheckpoint
 from branchpoint.runtime.weights.loader import LoadedModel
 from tests.runtime.adapters import MODULES, Merged, products, write_adapter
 from tests.runtime.model_checks import logits_of, write_gguf
-from tests.runtime.scripted import make_engine
+from tests.runtime.scripted import ScriptedRunner, make_engine
 from tests.runtime.test_weights_gguf import tiny
 
 CPU = torch.device("cpu")
@@ -286,6 +287,85 @@ def test_adapters_beyond_the_most_give_way_to_those_used_last(folders: dict[str,
     ):
         assert placed.model_for(step(*names)) is not None
         assert placed.num_placed == held
+
+
+class Slow:
+    """Adapters take so many plans to come; which one was asked for in each."""
+
+    def __init__(self, plans: int) -> None:
+        self.left = plans
+        self.asked: list[str] = []
+        self.closed = False
+
+    def ready(self, adapter: Adapter) -> bool:
+        self.asked.append(adapter.name)
+        self.left -= 1
+        return self.left < 0
+
+    def wait(self) -> None:
+        self.left -= 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_while_an_adapter_is_on_its_way_all_others_run_and_run_ahead() -> None:
+    runner = ScriptedRunner(runs_ahead=True)
+    runner.adapters = slow = Slow(12)  # type: ignore[attr-defined]
+    scripted = make_engine(runner, adapters=Adapters(lambda name, folder, *, within: Adapter(name, folder)), max_loras=1)
+    scripted.adapters.load("a", "a")
+    ends: list[str] = []
+    scripted.submit(call("late", "a", (1, 2)))
+    scripted.submit(call("late too", "a", (1, 2, 3)))
+    for number in range(4):
+        scripted.submit(call(f"plain {number}", "", (number, 5), max_tokens=5 + number))
+    while scripted.has_work:
+        ends += [event.id for event in scripted.step() if isinstance(event, Completed)]
+        scripted.check()
+    assert ends == ["plain 0", "plain 1", "plain 2", "plain 3", "late", "late too"]
+    assert runner.num_ahead >= len(runner.plans) - 2, "but for the first, and where nobody ran"
+    scripted.close()
+    assert slow.closed
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_adapters_that_are_brought_beside_the_steps_change_no_text(
+    most: int, folders: dict[str, Path], expected: Callable[..., tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("branchpoint.runtime.loading.PlacedAdapters", partial(PlacedAdapters, apart=True))
+    with engine(adapters=named(folders), max_loras=most) as loaded:
+        assert isinstance(loaded.engine, Engine)
+        runner = loaded.engine._runner
+        assert isinstance(runner, TorchRunner) and runner.adapters is not None
+        runner.runs_ahead = True
+        calls = [call(f"{adapter} {number}", adapter) for number in range(2) for adapter in ("", "a", "b", "c")]
+        got = texts(run(loaded, *calls))
+        assert got == {one.id: expected(one.adapter) for one in calls}
+        assert runner.adapters.num_placed <= most
+        loaded.engine.check()
+
+
+def test_an_adapter_that_cannot_be_brought_ends_the_step_that_needs_it(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = PlacedAdapters(decoder(DummyCheckpoint(SHAPE, 0)), 1, CPU, apart=True)
+    read = read_adapter("a", str(folders["a"]), SHAPE, 64)
+    step = StepPlan((Slot(Sequence("a", 0, [1], 1, SamplingParams(), 0, adapter=read), 0, 1),))
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(placed, "_low_rank", fail)
+    while not placed.ready(read):
+        placed.wait()
+    with pytest.raises(MemoryError, match="no room"):
+        placed.model_for(step)
+    monkeypatch.undo()
+    assert not placed.ready(read), "another try"
+    while not placed.ready(read):
+        placed.wait()
+    assert placed.num_placed == 1 and placed.model_for(step) is not None
+    placed.close()
 
 
 def test_sequences_without_an_adapter_pass_those_that_wait_for_the_place_of_one(folders: dict[str, Path]) -> None:

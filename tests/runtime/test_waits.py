@@ -4,6 +4,7 @@ Kernels compute nothing here; what is held is which of torch's operations run be
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,16 @@ from branchpoint.kernels.operations import triton_operations
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.device_sampler import DeviceSampler
 from branchpoint.runtime.graph import StepGraphs, padded_sizes
+from branchpoint.runtime.lora.peft import read_adapter
+from branchpoint.runtime.lora.placed import PlacedAdapters
+from branchpoint.runtime.models.decoder import Decoder
 from branchpoint.runtime.plan import PageCopy, Slot, StepPlan, TokenMove
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.tiled_attention import TiledAttention
 from branchpoint.runtime.weights.loader import load_model
+from tests.runtime.adapters import write_adapter
 
 CPU = torch.device("cpu")
 ASKING = {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "unique", "_unique2", "equal", "bincount"}
@@ -97,6 +102,26 @@ def test_a_step_and_the_one_ahead_of_it_wait_for_nothing(runner: TorchRunner) ->
             first.draw(lambda: mask)
             first.drawn[0].tokens.zero_()  # kernels that compute nothing have drawn anything
             runner.launch(decode, first).draw(lambda: None)
+
+
+def test_a_step_with_adapters_that_are_there_waits_for_nothing(runner: TorchRunner, tmp_path: Path) -> None:
+    model = runner._model
+    assert isinstance(model, Decoder)
+    runner.adapters = places = PlacedAdapters(model, 2, CPU, apart=True)
+    members = _sequences()[:4]
+    for number, member in enumerate(members[1:3]):
+        folder = write_adapter(tmp_path / str(number), model.config, seed=number)
+        member.adapter = read_adapter(str(number), str(folder), model.config, 64)
+        while not places.ready(member.adapter):
+            places.wait()
+    chunk = StepPlan(tuple(Slot(each, 0, 20, (19,)) for each in members))
+    decode = StepPlan(tuple(Slot(each, 20, 1, (20,)) for each in members), sources=(0, 1, 2, 3))
+    with _NoQuestions(), torch.inference_mode():
+        first = runner.launch(chunk)
+        first.draw(lambda: None)
+        first.drawn[0].tokens.zero_()
+        runner.launch(decode, first).draw(lambda: None)
+    places.close()
 
 
 @pytest.mark.parametrize(
