@@ -18,7 +18,8 @@ LEAST_WIDE = 512
 """Keys below which splitting a tile's keys costs more in writing and merging its parts than it gains."""
 
 AMPLE = 163 * 1024
-"""Bytes of shared memory that the tilings for large devices need; an A100 has just as much, an L40 or RTX 4090 99 KiB."""
+LARGE = 225 * 1024
+"""Bytes of shared memory from which there are larger tilings, and a third block of keys: an A100 has the one, Hopper both."""
 
 PROGRAMS_EACH = (4, 2)
 """Programs for each multiprocessor that splitting aims at, for narrow tiles, of which three run at once, and for larger ones."""
@@ -28,9 +29,9 @@ NUM_KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A tile of `rows` query rows takes `keys` keys a time, by `warps` warps, loads `stages` steps ahead.
+    """A tile of `rows` query rows takes `keys` keys a time, by `warps` warps, loads `stages` - 1 steps ahead.
 
-    A key's page number is loaded before the key: the compiler spends half of the stages on that.
+    Narrow tiles have room for the blocks of so many steps, larger ones for one more: the tensor cores read from there.
     """
 
     rows: int
@@ -44,13 +45,13 @@ def tilings(head_dim: int, dtype: torch.dtype, shared_memory: int) -> tuple[Tili
     have so many bytes of shared memory.
     """
     if dtype == torch.float32:  # exact products run outside the tensor cores: small blocks, nothing to gain by large ones
-        return Tiling(NARROW, 16, 8, 2), Tiling(32, 16, 8, 2), Tiling(32, 16, 8, 2)
+        return Tiling(NARROW, 16, 8, 3), Tiling(32, 16, 8, 3), Tiling(32, 16, 8, 3)
     if shared_memory < AMPLE:
-        block = Tiling(64, 64, 4, 3) if head_dim <= 128 else Tiling(64, 32, 8, 3)
-        return Tiling(NARROW, block.keys, 4, 3), block, block
+        block = Tiling(64, 64, 4, 2) if head_dim <= 128 else Tiling(64, 32, 8, 2)
+        return Tiling(NARROW, block.keys // 2, 4, 3), block, block
     if head_dim > 128:
-        return Tiling(NARROW, 32, 4, 5), Tiling(64, 32, 8, 5), Tiling(64, 32, 8, 5)
-    return Tiling(NARROW, 64, 4, 5), Tiling(64, 64, 4, 3), Tiling(128, 128, 8, 3)
+        return Tiling(NARROW, 32, 4, 3), Tiling(64, 32, 8, 3), Tiling(64, 32, 8, 3)
+    return Tiling(NARROW, 64, 4, 3), Tiling(64, 64, 4, 3), Tiling(128, 128, 8, 3 if shared_memory >= LARGE else 2)
 
 
 def key_stretch(kind: int, total: int, tiles: int, kv_heads: int, multiprocessors: int) -> int | None:

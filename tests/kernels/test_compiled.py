@@ -61,7 +61,7 @@ def _check(found: Sequence[Compiled], shape: TileShape) -> None:
     assert merge.stack == 0
     for each, tiling in zip(tiles, shape.sizes[: len(tiles)], strict=True):
         assert each.constants["BLOCK_M"] == tiling.rows
-        assert each.spilling == 0, f"{tiling}: its loop moves registers to memory"
+        assert each.spilling <= 2, f"{tiling}: its loops move more than a register to memory and back"
         assert each.shared <= shape.shared_memory
         assert each.count("LDGSTS") > 0, f"{tiling}: keys aren't loaded ahead of their use"
         products = "FFMA" if shape.dtype == torch.float32 else "HMMA" if tiling.rows < 64 else "HGMMA"
