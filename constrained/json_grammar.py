@@ -41,6 +41,7 @@ _DROPS = (
     (re.compile(r"circular references with sibling keys"), "siblings"),
     (re.compile(r"integer range|number range"), "minimum maximum exclusiveMinimum exclusiveMaximum"),
 )
+_EMPTY = re.compile(r"Unsatisfiable schema.* processing \S*#/\$defs/([^\s/]+)$")
 
 
 def compile_prepared(
@@ -92,20 +93,21 @@ def _prepare(
 ) -> tuple[PreparedSchema, LlguidanceGrammar]:
     root = normalise_schema(parsed, documents)
     rewriter = Rewriter(Definitions(root.get("$defs", {}) if isinstance(root, dict) else {}))
-    dropped: frozenset[str] = frozenset()
+    dropped, empty = frozenset[str](), frozenset[str]()
     for attempt in range(_MAX_TRIES):
         relaxed = relax_schema(root, rewriter, dropped, any_order=constraint.order == "any")
-        pruned = prune_uninhabited(simplify_schema(relaxed.schema))
+        pruned = prune_uninhabited(_without(simplify_schema(relaxed.schema), empty))
         free = unordered_schema(pruned)
         options = json_options(free.schema, constraint.whitespace, open_keys=has_open_keys(pruned))
         narrowed = (*left_out, *options.narrowed, *(free.narrowed if constraint.order == "any" else ()))
         try:
             grammar = engine.json_schema(options.text, options.engine, prefix, narrowed)
         except GrammarError as error:
-            more = dropped | frozenset(_refused(error, root, engine))
-            if more == dropped or attempt == _MAX_TRIES - 1:
+            before = dropped, empty
+            dropped |= frozenset(_refused(error, root, engine))
+            empty |= frozenset(_EMPTY.findall(str(error)))
+            if (dropped, empty) == before or attempt == _MAX_TRIES - 1:
                 raise explain_refusal(error, parsed) from error
-            dropped = more
             continue
         break
     if (
@@ -118,6 +120,13 @@ def _prepare(
     loose = tuple((places[number], words) for number, words in relaxed.loose.items() if number in places)
     names = tuple((places[number], each) for number, each in free.names.items())
     return PreparedSchema(grammar.prepared, root, loose, names), grammar
+
+
+def _without(schema: Schema, empty: frozenset[str]) -> Schema:
+    """The schema with definitions that nothing satisfies refused wherever they are referred to."""
+    if not empty or isinstance(schema, bool):
+        return schema
+    return {**schema, "$defs": {name: name not in empty and body for name, body in schema["$defs"].items()}}
 
 
 def _places(root: Schema) -> dict[int, SchemaMap]:

@@ -5,18 +5,16 @@ jsonschema-rs. Values are `partial.py`'s; `reader.py` asks at each key, value an
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
-
-import jsonschema_rs
 
 from branchpoint.constrained.definitions import Definitions
-from branchpoint.constrained.errors import InvalidSchema, shorten
 from branchpoint.constrained.judge_duties import Duties, DutyBook, judged_words
+from branchpoint.constrained.judge_numbers import NumberSets
 from branchpoint.constrained.judge_reach import Reach
 from branchpoint.constrained.judge_rules import rules_for
-from branchpoint.constrained.partial import Frame, Node, Open, written_key
+from branchpoint.constrained.judge_validators import Validators
+from branchpoint.constrained.partial import Frame, Node, Open, unwritten, written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
-from branchpoint.constrained.verdict import Rule, Verdict
+from branchpoint.constrained.verdict import Rule, Verdict, alike
 from branchpoint.constrained.work import Work
 
 __all__ = ["Judge"]
@@ -45,15 +43,16 @@ class Judge:
         self._loose = loose
         self._free = free or {}
         self.definitions = Definitions(root.get("$defs", {}) if isinstance(root, dict) else {})
-        self._validators: dict[int, Any] = {}
-        self._patterns: dict[str, Any] = {}
+        self._validators = Validators(self.definitions)
+        self._numbers = NumberSets(self.definitions)
+        self._unwritten: dict[int, Verdict] = {}
         self._rules: dict[tuple[int, str | None], tuple[Rule, ...]] = {}
         self._told: dict[tuple[int, ...], frozenset[str]] = {}
         self._members: dict[tuple[int, str], Duties] = {}
         self._book = DutyBook(root, self.definitions, loose.keys() | self._free.keys())
         places = self._book.places
         for number in loose.keys() & places.keys():  # made now, so that what is wrong with one is the compiler's error
-            self._validator(places[number])
+            self._validators.make(places[number])
         self.bounds_numbers = not all(map(_BOUNDS.isdisjoint, places.values()))
         self._open = {number: judged_words(places[number], loose[number]) for number in loose.keys() & places.keys()}
 
@@ -97,23 +96,23 @@ class Judge:
         """The subschemas for a property, by its name, patterns, or as an additional one."""
         known = schema.get("properties", {})
         found = [known[name]] if name in known else []
-        found += [each for pattern, each in schema.get("patternProperties", {}).items() if self.matches(pattern, name)]
+        found += [
+            each for pattern, each in schema.get("patternProperties", {}).items() if self._validators.matches(pattern, name)
+        ]
         return found or [schema.get("additionalProperties", True)]
 
     def names_property(self, schema: SchemaMap, name: str) -> bool:
         """Whether a schema names a property, or has a pattern for it."""
         return name in schema.get("properties", {}) or any(
-            self.matches(pattern, name) for pattern in schema.get("patternProperties", {})
+            self._validators.matches(pattern, name) for pattern in schema.get("patternProperties", {})
         )
-
-    def matches(self, pattern: str, name: str) -> bool:
-        """Whether a pattern finds something in a name."""
-        if pattern not in self._patterns:
-            self._patterns[pattern] = jsonschema_rs.Draft202012Validator({"pattern": pattern})
-        return bool(self._patterns[pattern].is_valid(name))
 
     def begins(self, duties: Duties, value: Open) -> bool:
         """Whether a value that has begun may still satisfy its duties."""
+        if value.kind is None:
+            return all(self.verdict(duty, value) is not False for duty in duties)
+        if value.kind == "number" and any(self._numbers.verdict(duty, value.text) is False for duty in duties):
+            return False
         return all(id(duty) not in self._open or self._may_hold(id(duty), value) for duty in duties)
 
     def _may_hold(self, number: int, value: Open) -> bool:
@@ -235,23 +234,7 @@ class Judge:
 
     def is_valid(self, schema: Schema, node: Node) -> bool:
         """What the validator says of a complete value."""
-        if isinstance(schema, bool):
-            return schema
-        known = node.verdicts.get(id(schema))
-        if known is None:
-            known = node.verdicts[id(schema)] = bool(self._validator(schema).is_valid(node.value))
-        return known
-
-    def _validator(self, schema: SchemaMap) -> Any:
-        validator = self._validators.get(id(schema))
-        if validator is None:
-            whole = self.definitions.whole({key: value for key, value in schema.items() if key != "$defs"})
-            try:
-                validator = jsonschema_rs.Draft202012Validator(whole, validate_formats=True)
-            except ValueError as error:
-                raise InvalidSchema(f"Expected a schema that values can be judged by: {shorten(error)}") from error
-            self._validators[id(schema)] = validator
-        return validator
+        return self._validators.is_valid(schema, node)
 
     def verdict(self, schema: Schema, value: Open | Node, depth: int = 0) -> Verdict:
         """Whether `value` satisfies `schema` whatever follows (True), never (False), or that depends (None)."""
@@ -262,6 +245,8 @@ class Judge:
             return self.is_valid(schema, value)
         if depth > _DEEPEST:
             return None
+        if value.kind is None:
+            return self._of_any(schema)
         number = id(schema)
         if number in value.verdicts:
             return value.verdicts[number]
@@ -275,12 +260,21 @@ class Judge:
             value.settled[value.frame.depth, number] = found
         return found
 
+    def _of_any(self, schema: SchemaMap) -> Verdict:
+        """What a schema says of a value of which nothing is written: what it says of each type, where that is the same."""
+        if id(schema) not in self._unwritten:
+            self._unwritten[id(schema)] = alike([self._by_rules(schema, value, 0) for value in unwritten()])
+        return self._unwritten[id(schema)]
+
     def _by_rules(self, schema: SchemaMap, value: Open, depth: int) -> Verdict:
+        result: Verdict = self._numbers.verdict(schema, value.text) if value.kind == "number" else None
+        if result is not None:
+            return result
         key = (id(schema), value.kind)
         rules = self._rules.get(key)
         if rules is None:
             rules = self._rules[key] = rules_for(schema, value.kind)
-        result: Verdict = True
+        result = True
         for rule in rules:
             found = rule(self, schema, value, depth + 1)
             if found is False:

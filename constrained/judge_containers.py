@@ -152,7 +152,8 @@ def _items(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None,
 def _contains(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None, depth: int) -> Verdict:
     wanted, least, most = schema["contains"], schema.get("minContains", 1), schema.get("maxContains")
     found = sum(judge.is_valid(wanted, cell.node) for cell in (frame.cell.chain() if frame.cell else ()))
-    if most is not None and found > most:
+    more = child is not None and most is not None and judge.verdict(wanted, child, depth) is True
+    if most is not None and found + more > most:
         return False
     if found < least and "maxItems" in schema:
         wasted = child is not None and judge.verdict(wanted, child, depth) is False

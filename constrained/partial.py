@@ -14,7 +14,7 @@ import jsonschema_rs
 
 from branchpoint.constrained.schema import SchemaMap
 
-__all__ = ["Cell", "Frame", "Node", "Open", "is_endless", "kind_of", "read_primitive", "written_key"]
+__all__ = ["Cell", "Frame", "Node", "Open", "is_endless", "kind_of", "read_primitive", "unwritten", "written_key"]
 
 _MOST_DIGITS, _EXPONENT_DIGITS = 3_000, 3
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
@@ -170,6 +170,14 @@ class Open:
         if self._decoded is None:
             self._decoded = _whole_characters(self.text)
         return self._decoded
+
+
+def unwritten() -> Iterator[Open]:
+    """A value of each type before anything is known of it but that."""
+    for kind, text in (("object", b""), ("array", b""), ("string", b'"'), ("number", b""), ("boolean", b""), ("null", b"")):
+        is_object = kind == "object"
+        frame = None if text or kind not in ("object", "array") else Frame(None, (), is_object=is_object, loose=True)
+        yield Open(kind, frame, text=text)
 
 
 def _whole_characters(text: bytes) -> str:

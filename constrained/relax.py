@@ -4,14 +4,13 @@ What can be rewritten exactly is. The rest is left out here, and its places are 
 A place whose parts always apply is loose by itself; below `anyOf`, conditions and the like the outermost place answers.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from branchpoint.constrained.definitions import Definitions, mentions_reference, names_in_order
 from branchpoint.constrained.partial import kind_of
 from branchpoint.constrained.relax_objects import Context, ObjectRules
-from branchpoint.constrained.relax_scalars import MAX_EXACT, ScalarRules
+from branchpoint.constrained.relax_scalars import ScalarRules, is_exact
 from branchpoint.constrained.rewriting import Rewriter
 from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.unordered import FREE, is_free, mark_free
@@ -112,8 +111,11 @@ class _Relaxer:
         words.update(_SOMETIMES if context.conditional else (keyword,))
 
     def place(self, schema: Schema, *, any_order: bool = False) -> Schema:
-        """Relax a subschema that answers for itself."""
-        return self.relax(schema, Context(id(schema), conditional=False, any_order=any_order))
+        """Relax a subschema that answers for itself; what is judged and holds nothing is refused from the start."""
+        relaxed = self.relax(schema, Context(id(schema), conditional=False, any_order=any_order))
+        if isinstance(schema, dict) and id(schema) in self.loose and self.rewriter.is_empty(schema):
+            return False
+        return relaxed
 
     def part(self, schema: Schema, context: Context) -> Schema:
         """Relax a subschema of a value's part: it answers for itself, unless its parent doesn't always apply."""
@@ -158,12 +160,12 @@ class _Relaxer:
             if keyword not in schema:
                 continue
             listed = [schema["const"]] if keyword == "const" else schema["enum"]
-            exact = [value for value in listed if _is_exact(value)]
+            exact = [value for value in listed if is_exact(value)]
             if len(exact) == len(listed):
                 result[keyword] = schema[keyword]
                 continue
             self.give_up(context, keyword)
-            others: list[Schema] = [{"type": kind_of(value)} for value in listed if not _is_exact(value)]
+            others: list[Schema] = [{"type": kind_of(value)} for value in listed if not is_exact(value)]
             self._choose([*([{"enum": exact}] if exact else []), *others], result, extra)
 
     def _arrays(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
@@ -283,13 +285,3 @@ class _Relaxer:
         holds: Schema = {"allOf": [schema["if"], schema.get("then", True)]}
         fails: Schema = {"allOf": [otherwise, schema.get("else", True)]}
         extra.append({"anyOf": [self.branch(holds, context), self.branch(fails, context)]})
-
-
-def _is_exact(value: object) -> bool:
-    """Whether the engine holds every number in `value` exactly."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return -(1 << 63) <= value < 1 << 64
-    if isinstance(value, float):
-        return math.isfinite(value) and abs(value) <= MAX_EXACT
-    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(map(_is_exact, nested))

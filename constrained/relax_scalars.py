@@ -1,17 +1,17 @@
 """The part of `relax.py` that is about numbers and strings: bounds, multiples, patterns, formats."""
 
 import math
+from decimal import Decimal
 
 from branchpoint.constrained.formats import FORMAT_LENGTHS, FORMAT_PATTERNS, LOOSE_FORMATS
 from branchpoint.constrained.patterns import engine_patterns
 from branchpoint.constrained.relax_objects import Context, Relaxing
 from branchpoint.constrained.schema import Schema, SchemaMap
 
-__all__ = ["MAX_EXACT", "ScalarRules"]
+__all__ = ["ScalarRules", "is_exact"]
 
-MAX_EXACT = 1 << 53
-"""The largest number up to which the engine's arithmetic is exact."""
-
+_MAX_EXACT = 1 << 53  # the largest number up to which the engine's arithmetic is exact
+_MAX_EXPONENT = 22  # and the largest power of ten
 _MAX_MULTIPLE = 1000
 _BOUNDS = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
 
@@ -29,7 +29,7 @@ class ScalarRules:
 
     def _numbers(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
         for keyword in _BOUNDS:
-            if keyword in schema and keyword not in self._walk.dropped and abs(schema[keyword]) <= MAX_EXACT:
+            if keyword in schema and keyword not in self._walk.dropped and is_exact(schema[keyword]):
                 result[keyword] = schema[keyword]
             elif keyword in schema:
                 self._walk.give_up(context, keyword)
@@ -60,6 +60,21 @@ class ScalarRules:
             self._walk.give_up(context, "format")
         if name in FORMAT_LENGTHS:
             result["maxLength"] = min(FORMAT_LENGTHS[name], result.get("maxLength", FORMAT_LENGTHS[name]))
+
+
+def is_exact(value: object) -> bool:
+    """Whether the engine holds every number in `value` exactly: what has more digits it may read as a neighbour."""
+    if isinstance(value, float):
+        return math.isfinite(value) and _has_few_digits(value)
+    if isinstance(value, int):
+        return abs(value) <= _MAX_EXACT
+    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(is_exact, nested))
+
+
+def _has_few_digits(value: float) -> bool:
+    _, digits, exponent = Decimal(repr(value)).as_tuple()
+    return int("".join(map(str, digits))) <= _MAX_EXACT and abs(int(exponent)) <= _MAX_EXPONENT
 
 
 def _numerator(value: float) -> float:

@@ -11,7 +11,7 @@ from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.partial import Node, Open, kind_of
 from branchpoint.constrained.schema import Schema, SchemaMap
 
-__all__ = ["Rule", "Verdict", "Verdicts", "all_of", "may_become"]
+__all__ = ["Rule", "Verdict", "Verdicts", "alike", "all_of", "any_of", "chosen", "contrary", "may_become", "one_of"]
 
 Verdict = bool | None
 
@@ -46,6 +46,41 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
         if each is None:
             result = None
     return result
+
+
+def any_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """True where one is, None where one is open, else False."""
+    result: Verdict = False
+    for each in verdicts:
+        if each is True:
+            return True
+        if each is None:
+            result = None
+    return result
+
+
+def one_of(found: list[Verdict]) -> Verdict:
+    """Whether exactly one is True."""
+    if found.count(True) > 1:
+        return False
+    return None if None in found else found.count(True) == 1
+
+
+def chosen(condition: Verdict, then: Verdict, otherwise: Verdict) -> Verdict:
+    """What a condition makes of the verdicts of its branches."""
+    if condition is None:
+        return then if then == otherwise else None
+    return then if condition else otherwise
+
+
+def alike(found: list[Verdict]) -> Verdict:
+    """What all of some cases say, None where they differ."""
+    return found[0] if len(set(found)) == 1 else None
+
+
+def contrary(verdict: Verdict) -> Verdict:
+    """What `not` makes of a verdict."""
+    return None if verdict is None else not verdict
 
 
 def may_become(value: Open, target: object) -> bool:

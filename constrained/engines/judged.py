@@ -81,7 +81,7 @@ class JudgedMatcher(Generic[_Place]):
             reached, place = self._reached(token), self._places[-1]
             if reached is None:
                 return False
-            sure = not self._watch.may_strand(place) and not self._watch.may_be_last(reached)
+            sure = not self._watch.may_strand(place) and not self._may_strand(reached)
             return sure or self._goes_on(place, token, [_BUDGET])
 
     def narrow(self, row: MaskRow) -> None:
@@ -101,14 +101,16 @@ class JudgedMatcher(Generic[_Place]):
         """Of few tokens that complete something, or write a number's last digit, those after which nothing could follow."""
         budget, strands = [_BUDGET], self._watch.may_strand(place)
         return [
-            token
-            for token in self._text(row)
-            if (strands or self._may_be_last(token)) and not self._goes_on(place, token, budget)
+            token for token in self._text(row) if (strands or self._leads_on(token)) and not self._goes_on(place, token, budget)
         ]
 
-    def _may_be_last(self, token: int) -> bool:
+    def _leads_on(self, token: int) -> bool:
+        """Whether it is not certain that something may follow a token."""
         reached = self._reached(token)
-        return reached is not None and self._watch.may_be_last(reached)
+        return reached is not None and self._may_strand(reached)
+
+    def _may_strand(self, reached: _Place) -> bool:
+        return self._watch.may_strand(reached) or self._watch.may_be_last(reached)
 
     def _text(self, row: MaskRow) -> list[int]:
         tokens = self._vocabulary.tokens
@@ -127,9 +129,9 @@ class JudgedMatcher(Generic[_Place]):
                 return True
             row = self._row.copy()
             self._inner.fill(row)
-            if self._watch.writes_number(reached):
+            if self._watch.writes_number(reached) or _count(row) > _MAX_FOLLOWED:
                 return self._any_allowed(row, reached)
-            return _count(row) > _MAX_FOLLOWED or any(self._goes_on(reached, each, budget) for each in self._text(row))
+            return any(self._goes_on(reached, each, budget) for each in self._text(row))
         finally:
             self._inner.rollback(1)
 

@@ -292,11 +292,47 @@ def test_a_value_is_finished_where_nothing_can_follow(
         assert matcher.finished == (not [each for each in allowed(matcher, vocabulary) if vocabulary.tokens[each]])
 
 
-def test_a_number_that_may_not_stand_is_not_finished_where_the_grammar_ends(
+def test_a_number_that_may_not_stand_and_can_not_go_on_is_refused_by_the_parser_too(
     compiler: GrammarCompiler, vocabulary: Vocabulary
 ) -> None:
     matcher = compiled(compiler, JsonSchema(json.dumps(ODD))).matcher()
-    for text, ends in ((b"6", False), (b"7", True)):
-        assert matcher.advance(vocabulary.encode(text)) == 1
-        assert matcher.can_end == matcher.finished == ends
-        matcher.rollback(1)
+    assert matcher.advance(vocabulary.encode(b"6")) == 0
+    assert matcher.advance(vocabulary.encode(b"7")) == 1
+    assert matcher.can_end and matcher.finished
+
+
+STUCK: dict[str, object] = {
+    "multiples two digits ahead": {**INTEGER, "minimum": 5, "maximum": 5000, "oneOf": [{"multipleOf": 7}, {"multipleOf": 11}]},
+    "a name that nothing may have": {
+        "type": "object",
+        "properties": {"": True},
+        "additionalProperties": False,
+        "propertyNames": {"pattern": "a(?=b)"},
+    },
+    "a value that can not be": {"type": "object", "patternProperties": {"(?!a)": {"oneOf": [{}, {"type": "object"}]}}},
+    "a value of no type": {
+        "properties": {"ab": {"type": "array"}},
+        "if": {"enum": []},
+        "else": {"type": "object", "required": ["b"], "patternProperties": {"a(?=b)": INTEGER}},
+    },
+    "no room for more items": {
+        "type": "array",
+        "items": {"allOf": [{"enum": [{"c": "d"}]}]},
+        "contains": True,
+        "maxContains": 2,
+    },
+    "numbers of one sign": {
+        "type": "object",
+        "patternProperties": {"^[ab]+$": True, "a|b": {"if": {"minimum": -3}, "then": {"type": ["object"]}}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_nothing_is_begun_that_can_not_be_brought_to_an_end(
+    compiler: GrammarCompiler, vocabulary: Vocabulary, name: str
+) -> None:
+    grammar = compiled(compiler, JsonSchema(json.dumps(STUCK[name]), order="any"))
+    for seed in range(8):
+        output = Generator(vocabulary, seed).generate(grammar, limit=40)
+        assert output is None or jsonschema.Draft202012Validator(STUCK[name]).is_valid(json.loads(output)), output
