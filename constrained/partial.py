@@ -5,6 +5,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import lru_cache
@@ -14,12 +15,13 @@ import jsonschema_rs
 
 from branchpoint.constrained.schema import SchemaMap
 
-__all__ = ["Cell", "Frame", "Node", "Open", "is_endless", "kind_of", "read_primitive", "unwritten", "written_key"]
+__all__ = ["Cell", "Frame", "Node", "Open", "is_endless", "kind_of", "read_primitive", "unfinished", "unwritten", "written_key"]
 
 _MOST_DIGITS, _EXPONENT_DIGITS = 3_000, 3
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", Decimal: "number"}
 _LONGEST_ESCAPE = 16
 _QUOTE = b'"'[0]
+_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9A-Fa-f]{0,3})?)$")
 
 
 def kind_of(value: object) -> str:
@@ -189,6 +191,18 @@ def _whole_characters(text: bytes) -> str:
         except ValueError:
             continue
     return ""
+
+
+def unfinished(text: bytes) -> bytes:
+    """What is begun of a character at the end of a string's text: an escape, or bytes of one that has several."""
+    escape = _ESCAPE.search(text[-2 * _LONGEST_ESCAPE :]) if b"\\" in text else None
+    if escape is not None:
+        return escape[1]
+    tail = text[-1:]
+    while tail[:1] and 0x80 <= tail[0] < 0xC0 and len(tail) < 4:
+        tail = text[-len(tail) - 1 :]
+    whole = 1 if tail[:1] < b"\xc0" else 2 if tail < b"\xe0" else 3 if tail < b"\xf0" else 4
+    return tail if len(tail) < whole else b""
 
 
 def is_endless(text: bytes) -> bool:

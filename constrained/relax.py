@@ -113,7 +113,7 @@ class _Relaxer:
     def place(self, schema: Schema, *, any_order: bool = False) -> Schema:
         """Relax a subschema that answers for itself; what is judged and holds nothing is refused from the start."""
         relaxed = self.relax(schema, Context(id(schema), conditional=False, any_order=any_order))
-        if isinstance(schema, dict) and id(schema) in self.loose and self.rewriter.is_empty(schema):
+        if isinstance(schema, dict) and id(schema) in self.loose and self.rewriter.is_plainly_empty(schema):
             return False
         return relaxed
 

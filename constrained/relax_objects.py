@@ -1,5 +1,7 @@
 """The part of `relax.py` that is about objects: names, counts, and what one property says about others."""
 
+import itertools
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ from branchpoint.constrained.schema import Schema, SchemaMap
 __all__ = ["Context", "ObjectRules", "Relaxing"]
 
 _MAX_SPLITS = 5
+_MAX_WAYS = 8
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas")
 
 
@@ -57,7 +60,7 @@ class ObjectRules:
             result["additionalProperties"] = self._walk.part(schema["additionalProperties"], context)
         if "patternProperties" in schema:
             self._patterns(schema, result, context)
-        self._counts(schema, result, context)
+        self._counts(schema, result, extra, context)
         if "unevaluatedProperties" in schema and schema["unevaluatedProperties"] is not True:
             self._unevaluated(schema, result, context)
         if "propertyNames" in schema:
@@ -101,10 +104,13 @@ class ObjectRules:
         result.pop("additionalProperties", None)
         result.pop("patternProperties", None)
 
-    def _counts(self, schema: SchemaMap, result: SchemaMap, context: Context) -> None:
+    def _counts(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
         least, most = schema.get("minProperties", 0), schema.get("maxProperties")
         named = len(schema.get("required", ()))
-        if least and ("minProperties" in self._walk.dropped or least > max(1, named)):
+        wanted = _wanted(schema, least) if least > max(1, named) else []
+        if wanted:
+            extra.append(wanted[0] if len(wanted) == 1 else {"anyOf": wanted})
+        elif least and ("minProperties" in self._walk.dropped or least > max(1, named)):
             self._walk.give_up(context, "minProperties")
             if "minProperties" not in self._walk.dropped:
                 result["minProperties"] = max(1, named)
@@ -187,6 +193,18 @@ class ObjectRules:
                 return None
             found += names
         return list(dict.fromkeys(found))
+
+
+def _wanted(schema: SchemaMap, least: int) -> list[Schema]:
+    """The ways to have so many properties of a closed object as lists of required ones, empty where they are not few."""
+    if schema.get("additionalProperties", True) is not False or "patternProperties" in schema:
+        return []
+    required = schema.get("required", ())
+    others = [name for name, each in schema.get("properties", {}).items() if each is not False and name not in required]
+    missing = least - len(required)
+    if not 0 < missing <= len(others) or math.comb(len(others), missing) > _MAX_WAYS:
+        return []
+    return [{"required": [*required, *names]} for names in itertools.combinations(others, missing)]
 
 
 def _finds_any(pattern: str) -> bool:

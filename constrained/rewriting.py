@@ -18,6 +18,7 @@ __all__ = ["Rewriter", "avoid", "is_plain"]
 
 _MAX_BRANCHES = 40
 _MAX_SIZE = 20_000
+_MAX_PLACE = 1_000
 _BEYOND = {"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _KINDS = jsonschema_rs.canonical.CanonicalKind
@@ -62,6 +63,13 @@ class Rewriter:
         """Whether it is proven that nothing satisfies a schema; not asked of large ones, for which it would take too long."""
         if len(json.dumps(self.definitions.whole(schema))) > _MAX_SIZE:
             return False
+        return self._is_empty(schema)
+
+    def is_plainly_empty(self, schema: SchemaMap) -> bool:
+        """The same, asked of small schemas that refer to nothing only: it can be asked of many places."""
+        return not _mentions(schema, "$ref") and len(json.dumps(schema)) <= _MAX_PLACE and self._is_empty(schema)
+
+    def _is_empty(self, schema: SchemaMap) -> bool:
         found = self._canonical(schema)
         return found is not None and bool(found.satisfiability() == _NO)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from branchpoint.constrained.definitions import Definitions
-from branchpoint.constrained.partial import Node, Open, kind_of
+from branchpoint.constrained.partial import Node, Open, kind_of, unfinished, written_key
 from branchpoint.constrained.schema import Schema, SchemaMap
 
 __all__ = ["Rule", "Verdict", "Verdicts", "alike", "all_of", "any_of", "chosen", "contrary", "may_become", "one_of"]
@@ -88,7 +88,15 @@ def may_become(value: Open, target: object) -> bool:
     if kind_of(target) != value.kind:
         return False
     if value.kind == "string" and isinstance(target, str):
-        return target.startswith(value.decoded)
+        return target.startswith(value.decoded) and _may_go_on(unfinished(value.text), target[len(value.decoded) :])
     if value.kind == "number":
         return json.dumps(target).startswith(value.text.decode())
     return True
+
+
+def _may_go_on(begun: bytes, rest: str) -> bool:
+    """Whether what is begun of a character may become the first of `rest`, as it is written or by its code."""
+    if not begun or not rest:
+        return not begun
+    code = f"\\u{ord(rest[0]):04x}".encode() if rest[0] < " " else b""
+    return written_key(rest[0]).startswith(begun) or code.startswith(begun.lower())

@@ -9,13 +9,14 @@ import numpy.typing as npt
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.mask import iterate_allowed
-from branchpoint.constrained.partial import written_key
+from branchpoint.constrained.partial import unfinished, written_key
 from branchpoint.constrained.reader import At, Reader, State
 from branchpoint.constrained.vocabulary import Vocabulary
 
 __all__ = ["RowReader"]
 
 _MANY = 16
+_QUOTE = b'"'
 _FOREIGN = "\ue000".encode()
 Ids = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.int32]
@@ -35,6 +36,8 @@ class RowReader:
         if state.at is At.IN_STRING and self._reader.is_blind(state):
             return self._blind(row, state)
         if state.at in (At.IN_STRING, At.IN_KEY):
+            if unfinished(state.text).startswith(b"\\"):
+                return self._in_escape(state, iterate_allowed(row))
             if self._reader.read(state, shapes.foreign) is not None:
                 # a text that no schema mentions may go on, so that only the end of the string is left to judge
                 candidates = iterate_allowed(row[: len(shapes.quoted)] & shapes.quoted)
@@ -63,6 +66,21 @@ class RowReader:
                 memo[key] = self._reader.read(state, text) is not None
             if not memo[key]:
                 refused.append(token)
+        return refused
+
+    def _in_escape(self, state: State, candidates: Ids) -> list[int]:
+        """The refused ones of tokens that go on with an escape: by their first bytes, and behind those like any text."""
+        refused: list[int] = []
+        firsts: dict[bytes, list[int]] = {}
+        for token in candidates.tolist():
+            firsts.setdefault(self._vocabulary.tokens[token][:1], []).append(token)
+        for first, members in firsts.items():
+            if first and self._reader.read(state, first) is None:
+                refused += members
+                continue
+            if first and self._reader.read(state, first + self._shapes.foreign) is not None:
+                members = [token for token in members if _QUOTE in self._vocabulary.tokens[token]]
+            refused += self._one_by_one(state, np.array(members, dtype=np.int64))
         return refused
 
     def _telling(self, written: bytes, told: frozenset[str], before: bytes = b"") -> list[int]:

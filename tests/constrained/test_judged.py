@@ -329,9 +329,7 @@ STUCK: dict[str, object] = {
 
 
 @pytest.mark.parametrize("name", STUCK)
-def test_nothing_is_begun_that_can_not_be_brought_to_an_end(
-    compiler: GrammarCompiler, vocabulary: Vocabulary, name: str
-) -> None:
+def test_nothing_is_begun_that_can_not_be_brought_to_an_end(compiler: GrammarCompiler, vocabulary: Vocabulary, name: str) -> None:
     grammar = compiled(compiler, JsonSchema(json.dumps(STUCK[name]), order="any"))
     for seed in range(8):
         output = Generator(vocabulary, seed).generate(grammar, limit=40)
