@@ -89,7 +89,7 @@ def _cuts(schema: SchemaMap) -> Iterator[int]:
         if value == int(value):
             yield from (int(value), int(value) + 1)
     for word in _BOUNDS.keys() & schema.keys():
-        if math.isfinite(schema[word]):
+        if _is_finite(schema[word]):
             at_least = word in ("minimum", "exclusiveMaximum")
             yield math.ceil(schema[word]) if at_least else math.floor(schema[word]) + 1
 
@@ -97,14 +97,18 @@ def _cuts(schema: SchemaMap) -> Iterator[int]:
 def _places(schema: SchemaMap) -> Iterator[Fraction]:
     """The numbers at which a keyword begins to say something else of those that are no integers."""
     yield from map(Fraction, _listed(schema))
-    yield from (Fraction(schema[word]) for word in _BOUNDS.keys() & schema.keys() if math.isfinite(schema[word]))
+    yield from (Fraction(schema[word]) for word in _BOUNDS.keys() & schema.keys() if _is_finite(schema[word]))
 
 
 def _listed(schema: SchemaMap) -> Iterator[float]:
     """The numbers among the values that a schema names."""
     for value in (*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())):
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value):
             yield value
+
+
+def _is_finite(value: float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _step(multiple: float) -> int:
