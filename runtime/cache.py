@@ -144,9 +144,11 @@ class KVCache:
             self._plan_swaps()
             self._copies.append(TokenMove(tuple(sources), tuple(targets)))
 
-    def shrink(self, sequence: Sequence) -> None:
-        """Take back the pages behind the last token of `sequence`: they were for guesses that came to nothing."""
-        kept = self.pages_for(sequence.num_tokens)
+    def shrink(self, sequence: Sequence, ahead: int = 0) -> None:
+        """Take back the pages behind the last token of `sequence`, and behind as many tokens as a step is computing `ahead`: they
+        were for guesses that came to nothing.
+        """
+        kept = self.pages_for(max(sequence.num_tokens, ahead))
         if kept < len(sequence.pages):
             self.pool.release(sequence.pages[kept:])
             del sequence.pages[kept:]

@@ -5,7 +5,7 @@ All methods are called from one thread, that of `process.py`'s hosts. Nothing he
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from branchpoint.errors import BranchpointError
 from branchpoint.radix import CopyCost, HostTier
@@ -19,7 +19,8 @@ from branchpoint.runtime.drafting.verify import commit_rows, row_errors
 from branchpoint.runtime.errors import InvalidRequest, Overloaded, RequestAborted, RuntimeFailure
 from branchpoint.runtime.flight import Flight, take_off
 from branchpoint.runtime.generation import Generation, TokenTable
-from branchpoint.runtime.group import Group
+from branchpoint.runtime.group import Group, check_groups
+from branchpoint.runtime.haste import Haste
 from branchpoint.runtime.lora.places import AdaptedRunner
 from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.masks import MaskFiller, StepMasks
@@ -83,6 +84,7 @@ class Engine:
         self._owners: dict[Sequence, Group] = {}
         self._compiling = Compiling(compiler)
         self._outbox = Outbox()
+        self._haste = Haste(runner, table.eos, self._cache.forget)
         self._ahead: Flight | None = None
         self._landed = 0.0  # when the last flight had
         self._arrivals = self._queued = 0  # queued are the calls of which no sequence has run yet
@@ -162,7 +164,6 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Where things stand now."""
-        totals = sum((group.usage() for group in self._groups.values()), self._totals)
         return EngineStats(
             running=sum(1 for _ in self._scheduler.running),
             waiting=sum(1 for _ in self._scheduler.waiting),
@@ -172,7 +173,7 @@ class Engine:
             computed_tokens=self._computed,
             completed_calls=self._completed,
             failed_calls=self._failed,
-            totals=totals,
+            totals=sum((group.usage() for group in self._groups.values()), self._totals),
             grammars=self._compiling.counts,
             drafters=self._speculation.stats() if self._speculation else (),
             adapters=self.adapters.use(self._scheduler.running, self._scheduler.waiting),
@@ -197,27 +198,22 @@ class Engine:
     def check(self) -> None:
         """Hold calls, sequences and pages against each other. Raises AssertionError."""
         self._scheduler.check()
-        live = {sequence for sequence in self._owners if sequence.status is not Status.FINISHED}
-        known = {*self._scheduler.running, *self._scheduler.waiting}
-        known.update(sequence for call_id in self._compiling.call_ids for sequence in self._groups[call_id].members)
-        assert live == known, "a live sequence is in no queue, or a queue holds one that has no call"
-        assert self._queued == sum(group.started is None for group in self._groups.values()), "queued calls are counted wrong"
-        for group in self._groups.values():
-            group.check()
+        compiling = (sequence for call_id in self._compiling.call_ids for sequence in self._groups[call_id].members)
+        queues = (self._scheduler.running, self._scheduler.waiting, compiling)
+        check_groups(self._groups.values(), self._owners, queues, self._queued)
 
     def _poll_grammars(self) -> None:
         for call_id, future in self._compiling.take_done():
             group = self._groups[call_id]
             try:
-                grammar = future.result()
-                group.begin(grammar, self._clock())
+                group.begin(future.result(), self._clock())
             except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too
                 self._fail(group, error)
                 continue
             for sequence in group.members:
                 self._scheduler.add(sequence)
 
-    def _launch(self, plan: StepPlan | None, before: Flight | None = None) -> Flight | None:
+    def _launch(self, plan: StepPlan | None, before: Flight | None = None, *, early: bool = False) -> Flight | None:
         """Give the runner `plan`, behind the flight `before` where that is still under way."""
         if plan is None:
             return None
@@ -227,24 +223,30 @@ class Engine:
             if group.started is None:
                 group.started = now
                 self._queued -= 1
-        return take_off(self._runner, plan, self._masks, now, before)
+        return take_off(self._runner, plan, self._masks, now, before, early=early)
 
     def _land(self, flight: Flight) -> None:
-        result, plan = flight.land(self._ahead), flight.plan
+        result, plan, masks = flight.land(self._ahead), flight.plan, flight.masks
         if isinstance(result, RuntimeFailure):
             self._scheduler.abandon(plan)
             for group in dict.fromkeys(self._owners[slot.sequence] for slot in plan.slots if slot.sequence in self._owners):
                 self._fail(group, result)
             return
-        self._steps += 1
-        self._computed += plan.num_tokens
-        self._commit(plan, result, flight.masks)
-        before, self._landed = self._landed, self._clock()
-        self._scheduler.took(plan, self._landed - max(flight.since, before))
-
-    def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
+        self._steps, self._computed = self._steps + 1, self._computed + plan.num_tokens
         errors = masks.errors | row_errors(plan, result)
         self._scheduler.commit(plan, set(errors))
+        if not (self._ahead or errors) and self._haste.pays(plan):
+            with self._haste.foresee(plan, result, masks):
+                self._ahead = self._launch(self._scheduler.plan(early=True), early=True)
+        since = self._clock()
+        self._commit(plan, result, masks, errors)
+        before, self._landed = self._landed, self._clock()
+        seconds = self._landed - max(flight.since, before)
+        self._haste.note(self._landed - since, seconds, self._ahead)
+        self._scheduler.took(plan, seconds)
+
+    def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks, errors: Mapping[Sequence, BaseException]) -> None:
+        ahead = {slot.sequence: slot.start + slot.count for slot in self._ahead.plan.slots} if self._ahead else {}
         for slot, rows in zip(plan.slots, result.rows, strict=True):
             sequence = slot.sequence
             if sequence.status is Status.FINISHED:
@@ -256,7 +258,7 @@ class Engine:
                 continue
             member = group.members[sequence]
             try:
-                finish = commit_rows(member, slot, rows, masks, self._cache, self._speculation)
+                finish = commit_rows(member, slot, rows, masks, self._cache, self._speculation, ahead.get(sequence, 0))
                 if isinstance(member, Generation):
                     finish = self._outbox.report(member, finish, group.narrowed)
             except BaseException as error:  # noqa: BLE001  # the boundary of one call, its grammar's library's panics too
@@ -270,10 +272,9 @@ class Engine:
         self._drop(sequence, kept=True)
         group.live -= 1
         if group.live == 0:
-            event = group.result()
+            self._outbox.put(group.result())
             self._completed += 1
             self._close(group)
-            self._outbox.put(event)
 
     def _fail(self, group: Group, error: BaseException) -> None:
         """End the whole call with `error`; nothing that it computed since its last commit is kept."""

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from branchpoint.runtime.errors import DeviceLost, RuntimeFailure
 from branchpoint.runtime.masks import MaskFiller, StepMasks
 from branchpoint.runtime.plan import Runner, StepPlan, StepResult, StepUnderWay
-from branchpoint.runtime.sequence import Sequence
+from branchpoint.runtime.sequence import Sequence, Status
 
 __all__ = ["AheadRunner", "Flight", "take_off"]
 
@@ -35,7 +35,8 @@ class Flight:
     """`since` is when it began, in the engine's seconds; `under_way` is None where the runner computes it only when it lands.
 
     Where it `waits`, it is still to draw. What it computes of `void` sequences is lost: the token that it took for
-    their last one was replaced when it was known.
+    their last one was replaced when it was known. Of a step that was launched before tokens were taken in, `foreseen` are those
+    that each slot computes, without its guesses.
     """
 
     plan: StepPlan
@@ -45,9 +46,11 @@ class Flight:
     under_way: StepUnderWay | None = None
     waits: bool = False
     void: set[Sequence] = field(default_factory=set)
+    foreseen: dict[Sequence, list[int]] = field(default_factory=dict)
 
     def draw(self, filler: MaskFiller) -> None:
         """Let a step that was launched ahead draw, if it waits, now that what its masks and penalties hang on is known."""
+        self._look_back()
         if self.waits and self.under_way is not None:
             self.waits, self.masks = False, filler.start(self.plan)
             self._draw(self.under_way, self.masks)
@@ -66,26 +69,38 @@ class Flight:
         self.plan = replace(self.plan, slots=tuple(slot for slot, _ in came), sources=())
         return replace(outcome, rows=tuple(rows for _, rows in came))
 
+    def _look_back(self) -> None:
+        """Tokens have been taken in since it was launched: sequences of which it computes other ones are void."""
+        for slot in self.plan.slots if self.foreseen else ():
+            sequence = slot.sequence
+            own = sequence.tokens[slot.start : slot.first_guess]
+            if sequence.status is Status.RUNNING and (slot.start != sequence.num_computed or own != self.foreseen[sequence]):
+                sequence.mistaken += 1
+                self.void.add(sequence)
+
     def _draw(self, step: StepUnderWay, masks: StepMasks) -> None:
         failed = _guarded(lambda: step.draw(masks.wait))
         if failed is not None:
             self.under_way, self.finish = None, lambda: _raise(failed)
 
 
-def take_off(runner: Runner, plan: StepPlan, filler: MaskFiller, since: float, before: Flight | None) -> Flight:
+def take_off(
+    runner: Runner, plan: StepPlan, filler: MaskFiller, since: float, before: Flight | None, *, early: bool = False
+) -> Flight:
     """Give the runner a step. Raises DeviceLost; other failures come when the flight lands.
 
-    Behind the flight `before`, a step in which a grammar or penalties look back can only draw when that has landed; others do at
-    once.
+    Behind the flight `before`, a step in which a grammar or penalties look back can only draw when that has landed; where it is
+    `early`, when the tokens before it are taken in; others do at once.
     """
     if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
         masks = filler.start(plan)
         return Flight(plan, since, masks, lambda: runner.execute(plan, masks.wait))
-    waits = before is not None and any(slot.sample and slot.sequence.looks_back for slot in plan.slots)
+    foreseen = {slot.sequence: slot.tokens[: slot.first_guess - slot.start] for slot in plan.slots} if early else {}
+    waits = (before is not None or early) and any(slot.sample and slot.sequence.looks_back for slot in plan.slots)
     step = _guarded(lambda: runner.launch(plan, before.under_way if before else None))  # first: the device waits for nothing else
     if isinstance(step, RuntimeFailure):
         return Flight(plan, since, StepMasks(None, []), lambda: _raise(step))
-    flight = Flight(plan, since, StepMasks(None, []), step.finish, step, waits=True)
+    flight = Flight(plan, since, StepMasks(None, []), step.finish, step, waits=True, foreseen=foreseen)
     if not waits:
         flight.draw(filler)
     return flight

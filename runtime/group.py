@@ -3,7 +3,9 @@
 Made at the door (`admission.py`), owned by the engine until the call's one terminal event has been given out.
 """
 
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
+from itertools import chain
 
 from branchpoint.constrained.grammar import CompiledGrammar
 from branchpoint.constrained.spec import Narrowing
@@ -15,7 +17,7 @@ from branchpoint.runtime.pooling import Pooling
 from branchpoint.runtime.scoring import Scoring
 from branchpoint.runtime.sequence import Sequence, Status
 
-__all__ = ["Group"]
+__all__ = ["Group", "check_groups"]
 
 
 class Group:
@@ -114,3 +116,12 @@ def _drafters(generations: Seq[Generation]) -> tuple[DrafterStats, ...]:
 def _unshared(sequence: Sequence) -> int:
     """Prompt tokens that a sequence after a call's first had to compute beyond the last one, which each needs itself."""
     return 0 if sequence.cached is None else max(0, sequence.num_prompt - 1 - sequence.cached)
+
+
+def check_groups(groups: Collection[Group], owned: Iterable[Sequence], queues: Iterable[Iterable[Sequence]], queued: int) -> None:
+    """Hold `groups` against the sequences in all queues, and the number of those that wait. Raises AssertionError."""
+    live = {sequence for sequence in owned if sequence.status is not Status.FINISHED}
+    assert live == {*chain.from_iterable(queues)}, "a live sequence is in no queue, or a queue holds one that has no call"
+    assert queued == sum(group.started is None for group in groups), "queued calls are counted wrong"
+    for group in groups:
+        group.check()

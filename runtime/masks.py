@@ -19,35 +19,48 @@ __all__ = ["MaskFiller", "StepMasks"]
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What the fills of one slot came to: the rows that hold, whether the matcher is where it was, what is left to ask."""
+    """What the fills of one slot came to: the rows that hold, whether the matcher is where it was, what is left to ask, and what
+    each guess forces.
+    """
 
     seconds: float
     rows: int
     whole: bool = True
     residue: Residue | None = None
+    forced: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The first row to be masked for a slot; those of its guesses follow."""
+    """The first row to be masked for a slot: behind its last own token, or behind the guesses that are `known` since. Those of
+    other guesses follow.
+    """
 
     row: int
     slot: Slot
     matcher: Matcher
+    known: int = 0
 
 
 class StepMasks:
     """The masks of one plan; all but `wait` is whole after it.
 
     `errors` says whose grammar failed, `seconds` what each sequence's fills took. `usable` holds how many of a slot's drawn rows
-    are masked: behind a guess that the grammar refuses there are none. `broken` are sequences whose matcher failed on a guess and
-    must be made anew.
+    are masked: behind a guess that the grammar refuses there are none. For the guesses of a chain that aren't known yet `forced`
+    tells what the grammar leaves no choice about behind each. `broken` are sequences whose matcher failed on a guess and must be
+    made anew.
     """
 
-    def __init__(self, rows: TokenMask | None, fills: "list[tuple[list[_Wanted], Future[list[_Walk | BaseException]]]]") -> None:
+    def __init__(
+        self,
+        rows: TokenMask | None,
+        fills: "list[tuple[list[_Wanted], Future[list[_Walk | BaseException]]]]",
+        usable: dict[Sequence, int] | None = None,
+    ) -> None:
         self.errors: dict[Sequence, BaseException] = {}
         self.seconds: dict[Sequence, float] = {}
-        self.usable: dict[Sequence, int] = {}
+        self.usable = usable or {}
+        self.forced: dict[Sequence, tuple[tuple[int, ...], ...]] = {}
         self.broken: set[Sequence] = set()
         self._rows = rows
         self._fills = fills
@@ -63,7 +76,8 @@ class StepMasks:
                     self.errors[sequence] = came
                     continue
                 self.seconds[sequence] = came.seconds
-                self.usable[sequence] = came.rows
+                self.usable[sequence] = wanted.known + came.rows
+                self.forced[sequence] = came.forced
                 sequence.residue = came.residue
                 if not came.whole:
                     self.broken.add(sequence)
@@ -82,23 +96,32 @@ class MaskFiller:
     def start(self, plan: StepPlan) -> StepMasks:
         """Begin to fill what `plan` needs: of a slot's rows the last one is sampled, and before it one for each guess.
 
-        A row of a plan that ran ahead, behind which the grammar has forced a token since, draws nothing that counts.
+        A row behind which the grammar has forced a token since the plan was made draws nothing that counts.
         """
         wanted: list[_Wanted] = []
+        usable: dict[Sequence, int] = {}
         row = 0
         for slot in plan.slots:
             row += len(slot.rows)
-            if slot.sample and slot.sequence.matcher is not None and slot.first_guess == slot.sequence.num_tokens:
-                slot.sequence.residue = None
-                wanted.append(_Wanted(row - 1 - len(slot.draft), slot, slot.sequence.matcher))
+            sequence = slot.sequence
+            if not slot.sample or sequence.matcher is None:
+                continue
+            sequence.residue = None
+            if not sequence.samples:
+                continue  # what was forced since is its end
+            since = tuple(sequence.tokens[slot.first_guess :])
+            if not since or (since == slot.draft[: len(since)] and not slot.depths):
+                wanted.append(_Wanted(row - 1 - len(slot.draft) + len(since), slot, sequence.matcher, len(since)))
+            elif slot.depths:
+                usable[sequence] = 1
         if not wanted:
-            return StepMasks(None, [])
+            return StepMasks(None, [], usable)
         rows = np.empty((row, mask_words(self._size)), np.int32)
         whole = np.ones(row, np.bool_)
         whole[[each.row for each in wanted if not each.slot.draft]] = False  # which are filled all over
         rows[whole] = -1
         parts = [wanted[first :: self._workers] for first in range(min(self._workers, len(wanted)))]
-        return StepMasks(rows, [(part, self._pool.submit(_fill_all, rows, part)) for part in parts])
+        return StepMasks(rows, [(part, self._pool.submit(_fill_all, rows, part)) for part in parts], usable)
 
     def close(self) -> None:
         """Wait for running fills and end the threads."""
@@ -115,35 +138,58 @@ def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseExceptio
     came: list[_Walk | BaseException] = []
     for wanted in part:
         try:
-            came.append(_fill(rows[wanted.row : wanted.row + len(wanted.slot.draft) + 1], wanted.matcher, wanted.slot))
+            came.append(_fill(rows[wanted.row : wanted.row + len(wanted.slot.draft) - wanted.known + 1], wanted))
         except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
             came.append(error)
     return came
 
 
-def _fill(rows: TokenMask, matcher: Matcher, slot: Slot) -> _Walk:
+def _fill(rows: TokenMask, wanted: _Wanted) -> _Walk:
     """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises.
 
     What is drawn from an exact row is asked about too, since exact rows look less far.
     """
-    started = time.perf_counter()
+    started, slot, matcher = time.perf_counter(), wanted.slot, wanted.matcher
     residue = matcher.fill_loosely(rows[0])
     if residue is not None and _must_be_exact(slot):
         residue.narrow(rows[0])
-    if not slot.draft:
-        return _Walk(time.perf_counter() - started, 1, residue=residue)
-    done = at = 0
+    forced: list[tuple[int, ...]] = []  # behind each guess so far
     try:
-        for guess, depth in zip(slot.draft, slot.depths or range(len(slot.draft)), strict=True):
-            if depth < at:
-                matcher.rollback(at - depth)
-            at = depth
-            if matcher.advance((guess,)) != 1:
-                break
-            at, done = at + 1, done + 1
-            matcher.fill(rows[done])
-        matcher.rollback(at)
+        if slot.depths:
+            _walk_tree(rows, slot, matcher, forced)
+        else:
+            _walk(rows, slot.draft[wanted.known :], matcher, forced)
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
-        rows[max(done, 1) :] = -1
-        return _Walk(time.perf_counter() - started, max(done, 1), whole=False)
-    return _Walk(time.perf_counter() - started, done + 1, residue=residue)
+        rows[len(forced) + 1 :] = -1
+        return _Walk(time.perf_counter() - started, len(forced) + 1, whole=False)
+    return _Walk(time.perf_counter() - started, len(forced) + 1, residue=residue, forced=tuple(forced))
+
+
+def _walk(rows: TokenMask, guesses: tuple[int, ...], matcher: Matcher, forced: list[tuple[int, ...]]) -> None:
+    """Along the guesses of a chain that the matcher takes, and back; what it forces behind each decides about the next ones, and
+    needs no mask.
+    """
+    following: tuple[int, ...] = ()
+    for row, guess in zip(rows[1:], guesses, strict=True):
+        if (following and guess != following[0]) or matcher.advance((guess,)) != 1:
+            break
+        following = following[1:] if following else tuple(matcher.forced())
+        if not following:
+            matcher.fill(row)
+        forced.append(following)
+    matcher.rollback(len(forced))
+
+
+def _walk_tree(rows: TokenMask, slot: Slot, matcher: Matcher, forced: list[tuple[int, ...]]) -> None:
+    """Down along all guesses that the matcher takes, and back; what it forces isn't asked."""
+    at = 0
+    for row, guess, depth in zip(rows[1:], slot.draft, slot.depths, strict=True):
+        if depth < at:
+            matcher.rollback(at - depth)
+        at = depth
+        if matcher.advance((guess,)) != 1:
+            break
+        at += 1
+        matcher.fill(row)
+        forced.append(())
+    matcher.rollback(at)

@@ -28,18 +28,26 @@ class _Place:
 
 class PlanDraft:
     """Slots so far, and the tokens of the `budget` that are left. Behind a step that is `under_way` what that computes of `void`
-    sequences doesn't count; where a slot can't be told without its result, the draft `must_wait`.
+    sequences doesn't count; where a slot can't be told without its result, the draft `must_wait`. It is `early` where what was
+    drawn last isn't taken in yet.
 
     With `replays` a prompt's last token is computed by itself, as it is for whoever finds the others in the cache: both then say
     the same, where steps round by their size.
     """
 
     def __init__(
-        self, budget: int, *, replays: bool = False, under_way: StepPlan | None = None, void: Collection[Sequence] = ()
+        self,
+        budget: int,
+        *,
+        replays: bool = False,
+        under_way: StepPlan | None = None,
+        void: Collection[Sequence] = (),
+        early: bool = False,
     ) -> None:
         self.budget = budget
         self.slots: dict[Sequence, Slot] = {}
         self.is_ahead = under_way is not None
+        self.is_early = early
         self.must_wait = False
         self._replays = replays
         self._sources: dict[Sequence, int] = {}

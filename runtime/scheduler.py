@@ -99,12 +99,13 @@ class Scheduler:
         self._order.ended((namespace, program))
         self._room.forget()
 
-    def plan(self, under_way: StepPlan | None = None, void: Collection[Sequence] = ()) -> StepPlan | None:
+    def plan(self, under_way: StepPlan | None = None, void: Collection[Sequence] = (), *, early: bool = False) -> StepPlan | None:
         """The next step: decodes first, then prefills under way, then admissions. None where nothing can run.
 
         Behind a plan that is `under_way` (what it computes of `void` sequences is lost) all that run go on: tokens that it draws
         are computed before anybody knows them, and what ends with them is computed in vain. None, too, where its result may
-        change more: somebody has to make room, or there are guesses to be verified.
+        change more: somebody has to make room, or there are guesses to be verified. Nor does anybody make room for a plan that is
+        `early`, while the tokens drawn last aren't taken in.
         """
         if under_way and any(slot.draft for slot in under_way.slots):
             return None
@@ -113,6 +114,7 @@ class Scheduler:
             replays=bool(self._speculation and self._speculation.replays),
             under_way=under_way,
             void=void,
+            early=early,
         )
         decoding = [sequence for sequence in self._running if not draft.in_prefill(sequence)]
         prefilling = [sequence for sequence in self._running if draft.in_prefill(sequence)]
@@ -171,7 +173,7 @@ class Scheduler:
         """Give `sequence` a slot, at the cost of the least important sequences where pages are short."""
         count = min(draft.left(sequence), draft.budget)
         while not self.cache.grow(sequence, draft.start(sequence) + count):
-            if draft.is_ahead:
+            if draft.is_ahead or draft.is_early:
                 draft.must_wait = True
                 return
             victim = self._running[-1]

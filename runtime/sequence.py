@@ -37,6 +37,8 @@ class Sequence:
     cursor in; a matcher that broke on a guess is made anew from it. Nothing is drafted where `draftable` is false. `residue` is
     what is left to ask about what this step draws, None where the masks tell all. `asked` are the tokens whose log-probabilities
     a row is asked for, by position: a way's prompt are all its tokens but the last.
+    Its last `untaken` tokens were drawn, and not taken in yet: the matcher stands before them; `mistaken` counts how often they
+    were other ones when they were.
     Where it is `pooled`, hidden states are wanted of its rows instead of logits. Its tokens are computed with `adapter`.
     `goes_on` counts the tokens that its program goes on from in any case; None where that is all of them, as it isn't for one of
     several ways.
@@ -65,6 +67,8 @@ class Sequence:
     grammar: CompiledGrammar | None = None
     draftable: bool = True
     residue: Residue | None = None
+    untaken: int = 0
+    mistaken: int = 0
     asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
     pooled: bool = False
     adapter: Adapter | None = None
@@ -79,6 +83,11 @@ class Sequence:
     def num_output(self) -> int:
         """Tokens generated so far, forced and drafted ones included."""
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def guide(self) -> Matcher | None:
+        """Its matcher, where that stands behind all tokens: whoever guesses asks this one."""
+        return None if self.untaken else self.matcher
 
     @property
     def output(self) -> list[int]:

@@ -60,6 +60,19 @@ class Proposal:
         """The first `count` guesses."""
         return self.pick(range(count)) if count < len(self.tokens) else self
 
+    def without(self, ends: frozenset[int]) -> "Proposal":
+        """The guesses without these tokens and all that stands behind one of them."""
+        if ends.isdisjoint(self.tokens):
+            return self
+        kept, depth = list[int](), 0
+        for number, (token, place) in enumerate(zip(self.tokens, self.places, strict=True)):
+            if place <= depth:
+                depth = place
+                if token not in ends:
+                    kept.append(number)
+                    depth += 1
+        return self.pick(kept)
+
     def pick(self, kept: Many[int]) -> "Proposal":
         """The guesses of these numbers, ascending, among which are all that one of them stands behind."""
         if len(kept) == len(self.tokens):

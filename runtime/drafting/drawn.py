@@ -82,13 +82,13 @@ class DrawnDrafter:
 
     def _masks(self, sequences: Many[Sequence]) -> TokenMask | None:
         """What may be guessed where the sequences stand now, a row for each; None where that is everything."""
-        if not self._rejected and all(sequence.matcher is None for sequence in sequences):
+        if not self._rejected and all(sequence.guide is None for sequence in sequences):
             return None
         rows = allocate(len(sequences), self._size)
         rows[:] = -1
         for row, sequence in zip(rows, sequences, strict=True):
-            if sequence.matcher is not None:
-                _fill(row, sequence, sequence.matcher)
+            if sequence.guide is not None:
+                _fill(row, sequence, sequence.guide)
             if self._rejected:
                 forbid(row, [*self._ends, *sequence.sampling.stop_token_ids])
         return rows
@@ -97,10 +97,10 @@ class DrawnDrafter:
         """Whether others may follow this guess; its matcher is behind it then."""
         if token in self._ends or not sequence.draftable:
             return False
-        if sequence.matcher is None:
+        if sequence.guide is None:
             return True
         try:
-            return sequence.matcher.advance((token,)) == 1
+            return sequence.guide.advance((token,)) == 1
         except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
             renew_matcher(sequence)
             return False
@@ -117,9 +117,9 @@ def _fill(row: MaskRow, sequence: Sequence, matcher: Matcher) -> None:
 
 def _go_back(sequence: Sequence, count: int) -> None:
     """Let the matcher stand at the end of the output again, where it isn't a new one that stands there."""
-    if sequence.matcher is None or not sequence.draftable:
+    if sequence.guide is None or not sequence.draftable:
         return
     try:
-        sequence.matcher.rollback(count)
+        sequence.guide.rollback(count)
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         renew_matcher(sequence)

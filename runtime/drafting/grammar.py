@@ -19,7 +19,7 @@ __all__ = ["GrammarDrafter"]
 
 FEW = 64
 """As many allowed tokens may be a choice between a few strings; more are free text."""
-OPEN, FORKED, ONLY = 0, 1, 2
+OPEN, FORKED, ONLY, BLIND = 0, 1, 2, 3
 
 
 class GrammarDrafter:
@@ -27,7 +27,8 @@ class GrammarDrafter:
 
     At a fork the branch that was taken last time after the same few tokens, under the same grammar, is guessed; where nothing is
     known of it, the longest token. A mask is filled for each guess that isn't forced, so drafts are short. With more than one of
-    `branches`, so many are guessed at each fork on that way, with what is forced behind them.
+    `branches`, so many are guessed at each fork on that way, with what is forced behind them. Where the matcher can't be asked,
+    what was said last time is all there is to guess.
     """
 
     name = "grammar"
@@ -39,7 +40,7 @@ class GrammarDrafter:
         self._choices = Choices(branches)
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
-        """See `Drafter`. The grade says whether the first guess had no rival, few, or was only seen before."""
+        """See `Drafter`. The grade says whether the first guess had no rival, few, or was only seen before, or nobody looked."""
         held = {sequence: count for sequence, count in wanted.items() if sequence.matcher is not None}
         return ask_each(held, self._propose)
 
@@ -53,9 +54,10 @@ class GrammarDrafter:
         self._choices.clear()
 
     def _propose(self, sequence: Sequence, count: int) -> Proposal | None:
-        matcher = sequence.matcher
-        assert matcher is not None
         tokens: list[int] = []
+        matcher = sequence.guide
+        if matcher is None:
+            return self._blind(sequence, count)
         forks: list[tuple[int, list[int]]] = []
         try:
             grade = self._extend(sequence, matcher, tokens, forks, count)
@@ -64,6 +66,14 @@ class GrammarDrafter:
             renew_matcher(sequence)
             return None
         return Proposal(tuple(tokens[:count]), grade).beside(others)
+
+    def _blind(self, sequence: Sequence, count: int) -> Proposal:
+        """What was said after the same tokens, without a look at the grammar."""
+        assert sequence.grammar is not None, "a matcher without its grammar"
+        tokens, history = list[int](), sequence.tokens[-Choices.CONTEXT :]
+        while len(tokens) < count and (seen := self._choices.after(sequence.space, sequence.grammar, [*history, *tokens])):
+            tokens.append(seen[0])
+        return Proposal(tuple(tokens), BLIND)
 
     def _extend(
         self, sequence: Sequence, matcher: Matcher, tokens: list[int], forks: list[tuple[int, list[int]]], count: int

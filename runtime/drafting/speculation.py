@@ -5,6 +5,7 @@ With bad guesses or full batches the answer is none, and asking becomes rare. Wh
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
@@ -41,9 +42,9 @@ class _Draft:
 
 
 @dataclass(slots=True)
-class _Open:
-    """The step under way: `tokens` and `rows` (sequences that draw) without drafts, drafts that it verifies, what held so far,
-    and the seconds that were spent on guessing.
+class _Step:
+    """A step that was planned: `tokens` and `rows` (sequences that draw) without drafts, drafts that it verifies, what held so
+    far, and the seconds that were spent on guessing.
     """
 
     tokens: int = 0
@@ -80,8 +81,8 @@ class Speculation:
         self._acceptance = Acceptance()
         self._cost = cost or StepCost()
         self._prices = dict(prices or {}) if adaptive else {}
-        self._open = _Open()
-        self._behind = _Open()  # the step that was planned behind the one under way, without drafts
+        self._planned = _Step()
+        self._steps = deque[_Step]()  # those that aren't over, in their order
         self._silences = Silences()
         self._pause = Pause()
         self._purse = Purse()
@@ -93,10 +94,12 @@ class Speculation:
     ) -> dict[Sequence, Proposal]:
         """Guesses for a step of `planned` tokens so far and room for `budget` more; `wanted` says how many each could use.
 
-        `rows` sequences draw, where those are more than could use any.
+        `rows` sequences draw, where those are more than could use any. Asked once for each step, which is then settled or
+        abandoned; it may be behind another that is not yet.
         """
-        self._open, self._behind = _Open(planned, rows or len(wanted)), _Open()
-        if not wanted or budget <= 0 or not self._may_guess(self._open):
+        step = self._planned = _Step(planned, rows or len(wanted))
+        self._steps.append(step)
+        if not wanted or budget <= 0 or not self._may_guess():
             return {}
         asked = {sequence: min(wanted[sequence], self._most) for sequence in self._asked(wanted)}
         drafts = self._collect(asked) if asked else {}
@@ -104,9 +107,9 @@ class Speculation:
         for sequence in asked:
             self._silences.note(sequence, spoke=sequence in drafts or not self._adaptive)
         for sequence, numbers in chosen.items():
-            draft = self._open.drafts[sequence] = drafts[sequence]
+            draft = step.drafts[sequence] = drafts[sequence]
             draft.pick(numbers)
-        return {sequence: draft.proposal for sequence, draft in self._open.drafts.items()}
+        return {sequence: draft.proposal for sequence, draft in step.drafts.items()}
 
     def awaits(self, wanted: Mapping[Sequence, int], planned: int, rows: int) -> bool:
         """Whether a step of `planned` tokens, in which `rows` sequences draw, is to wait for the tokens of the one that is under
@@ -114,27 +117,27 @@ class Speculation:
 
         Lookups tell by what they guess behind the tokens that are known: the second of those would be verified.
         """
-        self._behind = _Open(planned, rows)
-        if not wanted or not self._may_guess(self._behind):
-            return False
-        asked = dict.fromkeys(self._asked(wanted), 2)
+        step = self._planned = _Step(planned, rows)
+        asked = dict.fromkeys(self._asked(wanted), 2) if wanted and self._may_guess() else {}
         if any(self._speaks(drafter, asked) for drafter in tuple(self._drafters)):
             return True
         for sequence in asked:
             self._silences.note(sequence, spoke=False)
+        self._steps.append(step)
         return False
 
     def learn(self, sequence: Sequence, agreed: Many[int], verified: int, *, finished: bool) -> str | None:
-        """Of `verified` guesses for `sequence` those of the numbers `agreed` were right, one behind another; where it has
-        `finished` the rest is unknown.
+        """In the step that is over, of `verified` guesses for `sequence` those of the numbers `agreed` were right, one behind
+        another; where it has `finished` the rest is unknown.
 
         Returns whose guesses they were.
         """
-        draft = self._open.drafts.pop(sequence, None)
+        step = self._steps[0] if self._steps else _Step()
+        draft = step.drafts.pop(sequence, None)
         if draft is None or not verified:
             return None
-        self._open.verified += verified
-        self._open.agreed += len(agreed)
+        step.verified += verified
+        step.agreed += len(agreed)
         proposal = draft.proposal.cut(verified)
         self._acceptance.learn(draft.drafter, proposal, draft.ranks, sequence, agreed, whole=not finished)
         self._tally.add(draft.drafter, len(agreed), verified, 1 + max(proposal.places))
@@ -142,7 +145,7 @@ class Speculation:
 
     def settle(self, seconds: float) -> None:
         """The step is over after so long, and all its drafts are learned of: count what it won. Perhaps nobody drew in it."""
-        step, self._open, self._behind = self._open, self._behind, _Open()
+        step = self._steps.popleft()
         if not (step.verified or step.spent):
             if step.tokens == step.rows > 0:
                 self._usual.note(step.tokens, seconds)
@@ -158,8 +161,8 @@ class Speculation:
         self._purse.settle(saved, taken)
 
     def abandon(self) -> None:
-        """The step failed: nothing is known of its drafts, and what comes next has nothing to do with it."""
-        self._open, self._behind = self._behind, _Open()
+        """The step failed: nothing is known of its drafts."""
+        self._steps.popleft()
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """`sequence` has ended; with `kept` its output is whole."""
@@ -180,10 +183,11 @@ class Speculation:
         for drafter in self._drafters:
             drafter.close()
 
-    def _may_guess(self, step: _Open) -> bool:
-        """Whether `step` is none of those that go without guesses: by what the last ones came to, or to see what it takes."""
+    def _may_guess(self) -> bool:
+        """Whether this step is none of those that go without guesses: by what the last ones came to, or to see what it takes."""
         if not self._adaptive:
             return True
+        step = self._planned
         is_due = step.tokens == step.rows and self._usual.is_due(step.tokens)
         return not (is_due or self._purse.is_empty or self._pause.skips(step.rows))
 
@@ -198,7 +202,7 @@ class Speculation:
         if not asked or not self._adaptive:
             return bool(asked)
         if price := self._prices.get(drafter.name):
-            return not price.rests(self._behind.rows)
+            return not price.rests(self._planned.rows)
         answers = self._ask(drafter, asked)
         return any(max(self._usable(one, answer).places, default=0) > 0 for one, answer in answers.items())
 
@@ -235,24 +239,15 @@ class Speculation:
             return wanted
         guessed = ((sequence, Proposal((0,) * count)) for sequence, count in wanted.items())
         chances = [self._acceptance.chances(name, proposal, sequence) for sequence, proposal in guessed]
-        depth = price.depth(chances, self._open.rows, self._open.tokens)
-        self._open.spent += price.seconds(len(wanted), depth)
+        depth = price.depth(chances, self._planned.rows, self._planned.tokens)
+        self._planned.spent += price.seconds(len(wanted), depth)
         return {sequence: min(count, depth) for sequence, count in wanted.items()} if depth else {}
 
     def _usable(self, sequence: Sequence, proposal: Proposal) -> Proposal:
         """What of a proposal can come true: up to an end, and as far as the grammar goes."""
         sampling = sequence.sampling
         ends = self._ends if sequence.matcher is not None or not sampling.ignore_eos else frozenset[int]()
-        if not ends.isdisjoint(proposal.tokens) or not set(sampling.stop_token_ids).isdisjoint(proposal.tokens):
-            kept, depth = list[int](), 0
-            for number, (token, place) in enumerate(zip(proposal.tokens, proposal.places, strict=True)):
-                if place <= depth:
-                    depth = place
-                    if token not in ends and token not in sampling.stop_token_ids:
-                        kept.append(number)
-                        depth += 1
-            proposal = proposal.pick(kept)
-        return legal_guesses(sequence, proposal)
+        return legal_guesses(sequence, proposal.without(ends.union(sampling.stop_token_ids)))
 
     def _choose(self, drafts: Mapping[Sequence, _Draft], budget: int) -> dict[Sequence, Many[int]]:
         """Which guesses of each draft give the most tokens a second, by measured cost; the likeliest are taken first.
@@ -266,7 +261,7 @@ class Speculation:
         )[:budget]
         if not offers:
             return {}
-        rows, planned = self._open.rows, self._open.tokens
+        rows, planned = self._planned.rows, self._planned.tokens
         alone, usual = self._cost.estimate(rows), self._cost.estimate(planned)
         best, best_rate, gained = 0, (1 + LEAST_GAIN) * rows / alone, float(rows)
         for number, (chance, _, _) in enumerate(offers, 1):

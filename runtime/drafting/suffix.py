@@ -59,7 +59,7 @@ class SuffixDrafter:
 
     def _propose(self, sequence: Sequence, count: int) -> Proposal | None:
         followed = self._followed.get(sequence)
-        if followed is None:
+        if followed is None or followed.mistaken != sequence.mistaken:
             followed = self._followed[sequence] = _Followed(sequence)
         memory = self._memories.get(sequence.space)
         followed.catch_up(sequence.tokens, memory)
@@ -94,6 +94,7 @@ class _Followed:
 
     def __init__(self, sequence: Sequence) -> None:
         self.own = SuffixAutomaton()
+        self.mistaken = sequence.mistaken
         self._seen = max(0, sequence.num_tokens - LONGEST_TEXT)
         self._cursors = [Cursor(), Cursor()]
         self._parts: list[SuffixAutomaton] = []  # where the cursors stand; a forgotten namespace that comes again has others

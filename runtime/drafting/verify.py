@@ -34,9 +34,10 @@ def commit_rows(
     masks: StepMasks,
     cache: KVCache,
     speculation: Speculation | None,
+    ahead: int = 0,
 ) -> Finish | None:
     """Let `member` take in the rows of its slot, and `speculation` learn what its guesses were worth; what is left of them in
-    `cache` is as if they had never been.
+    `cache` is as if they had never been, but for its first `ahead` tokens, which the next step is computing.
     """
     if not slot.draft:
         return member.commit(slot, rows)
@@ -52,5 +53,5 @@ def commit_rows(
         drafter = speculation.learn(sequence, member.agreed, verified, finished=ended) if speculation else None
         if drafter is not None:
             member.tally.add(drafter, len(member.agreed), verified, 1 + max(slot.depths) if slot.depths else verified)
-    cache.shrink(sequence)
+    cache.shrink(sequence, ahead)
     return finish

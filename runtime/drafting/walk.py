@@ -16,9 +16,9 @@ __all__ = ["legal_guesses", "renew_matcher"]
 
 def legal_guesses(sequence: Sequence, proposal: Proposal) -> Proposal:
     """The guesses without those that the grammar refuses, and what stands behind these; none where one breaks the matcher, which
-    is then made anew.
+    is then made anew. All of them while the matcher can't be asked: masks end where they are refused.
     """
-    matcher = sequence.matcher
+    matcher = sequence.guide
     if matcher is None:
         return proposal
     try:

@@ -106,7 +106,7 @@ def test_a_step_that_only_computes_prompts_counts_no_draft_of_the_step_before() 
     made, one = speculation(slope=0.3), sequence()
     assert step(made, one) > 0
     for _ in range(100):
-        made.settle(1.0)
+        step(made)
     assert step(made, sequence(1)) > 0
 
 
@@ -115,9 +115,19 @@ def test_of_a_step_that_failed_nothing_is_counted_later() -> None:
     assert asked(made, one)[0] > 0
     made.abandon()
     assert made.learn(one, (), 1, finished=False) is None
-    for _ in range(100):
-        made.settle(1.0)  # steps that only compute prompts
     assert step(made, sequence(1)) > 0
+
+
+def test_a_step_that_is_planned_before_another_is_over_learns_for_itself() -> None:
+    made, one, two = Speculation((Parrot(1, 2),), most=2, ends=frozenset(), adaptive=False), sequence(), sequence(1)
+    made.propose({one: 9}, 1, 9)
+    made.propose({one: 9, two: 9}, 2, 9)
+    assert made.learn(two, (), 2, finished=False) is None
+    assert made.learn(one, (0,), 2, finished=False) == "parrot"
+    made.settle(1.0)
+    assert made.learn(one, (0, 1), 2, finished=False) == made.learn(two, (), 2, finished=False) == "parrot"
+    made.settle(1.0)
+    assert [(each.drafted, each.accepted) for each in made.stats()] == [(6, 3)]
 
 
 def test_a_full_batch_whose_guesses_hold_is_found_out_by_trying_them_all_at_once() -> None:

@@ -34,7 +34,7 @@ from tests.runtime.test_engine_invariants import LONGEST, MOST, EngineMachine, p
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=80)
 @given(st.data(), pools, setups, st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.integers(1, 12), st.booleans(), st.integers(1, 3))
 def test_same_answers_whatever_is_guessed(
     data: st.DataObject, pool: tuple[int, int], setup: dict[str, object], lies: float, most: int, cut: bool, branches: int
@@ -194,12 +194,14 @@ class Blinkered(Oracle):
         }
 
 
-def test_what_leads_nowhere_is_refused_behind_guesses_too() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_leads_nowhere_is_refused_behind_guesses_too(ahead: bool) -> None:
     for seed in range(12):
         sets = Choice(tuple(f"{place},{place + 1},{place + 2}" for place in range(1, 16)))
         call = Call("c", (1, 2), SamplingParams(max_tokens=40, temperature=1.0, seed=seed), sets)
         for drafter in (None, Oracle({"c": call}, CONTEXT, 0.0), Blinkered({"c": call}, CONTEXT, 0.2, seed)):
-            engine = make_engine(ScriptedRunner(64, 4), ShortsightedCompiler(), speculation=drafter and all_of(drafter, 5))
+            runner = ScriptedRunner(64, 4, runs_ahead=ahead)
+            engine = make_engine(runner, ShortsightedCompiler(), speculation=drafter and all_of(drafter, 5))
             results = run(engine, call)
             assert_as_expected(call, results["c"])
             assert drafter is None or results["c"].end.usage.accepted_tokens > 0
