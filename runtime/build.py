@@ -20,6 +20,7 @@ from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.loop import HostedEngine
 from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import ModelInfo
+from branchpoint.runtime.progress import PROGRESS
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.step_timing import time_steps
 from branchpoint.runtime.tokenizer import Tokenizer, load_tokenizer
@@ -63,10 +64,12 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
     loaded = load_runner(config, model)
     runner, model = loaded.runner, loaded.model
     if config.drafters and config.draft_adaptive:
+        PROGRESS.info("Timing steps, for the drafters to know what they cost.")
         for each in (runner, runner.head, loaded.draft_runner):
             if each is not None:
                 each.step_seconds = time_steps(each, SIZES, config.max_sequences, each.num_pages)
     shape = model.config
+    PROGRESS.info("Loading the tokenizer.")
     tokenizer = load_tokenizer(model.tokenizer_source, shape.vocabulary_size, shape.eos_token_ids)
     guessers = _guessers(loaded, tokenizer)
     compiler = GrammarCompiler(tokenizer.vocabulary, workers=config.grammar_workers)
@@ -75,6 +78,7 @@ def build_engine(config: EngineConfig, model: "LoadedModel | None" = None) -> Lo
     read = partial(read_adapter, config=shape, max_rank=config.max_lora_rank) if config.takes_adapters else None
     adapters = Adapters(read, config.max_loras)
     for name, folder in config.adapters.items():
+        PROGRESS.info("Reading the adapter %s.", ascii(name))
         adapters.load(name, folder)
     engine = Engine(
         config,

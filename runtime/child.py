@@ -16,8 +16,9 @@ import zmq
 
 from branchpoint.runtime.build import LoadedEngine
 from branchpoint.runtime.config import EngineConfig
-from branchpoint.runtime.ipc import Address, Died, Outbound, ProcessInbox, Ready, Sender, load_failure
+from branchpoint.runtime.ipc import Address, Died, Outbound, ProcessInbox, Progress, Ready, Sender, load_failure
 from branchpoint.runtime.loop import Report, run_engine
+from branchpoint.runtime.progress import told_to
 
 __all__ = ["ENDING", "Build", "serve_engine"]
 
@@ -47,7 +48,8 @@ def serve_engine(config: EngineConfig, build: Build, address: Address) -> None:
 
 def _serve(config: EngineConfig, build: Build, inbox: ProcessInbox, sender: Sender) -> int:
     try:
-        loaded = build(config)
+        with told_to(lambda what: sender.send([Progress(what)])):
+            loaded = build(config)
     except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent raises it
         failure = load_failure(error)
         if failure.kind == "internal":

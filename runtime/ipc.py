@@ -22,6 +22,7 @@ __all__ = [
     "LoadFailed",
     "Outbound",
     "ProcessInbox",
+    "Progress",
     "Ready",
     "Receiver",
     "Sender",
@@ -33,6 +34,12 @@ MODEL = "model"
 LINGER_MS = 2000
 NAP = 1e-4  # seconds
 T = TypeVar("T")
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """What loading is at. See `progress`."""
+
+    what: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -55,7 +62,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     message: str
 
 
-Outbound = Report | Ready | LoadFailed | Died
+Outbound = Report | Progress | Ready | LoadFailed | Died
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from branchpoint.runtime.machine import usable_cores
 from branchpoint.runtime.models.decoder import Decoder
 from branchpoint.runtime.models.head import Head, load_eagle_head
 from branchpoint.runtime.plan import Slot, StepPlan
+from branchpoint.runtime.progress import PROGRESS
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampler import Sampler
 from branchpoint.runtime.sampling import MAX_LOGPROBS, SamplingParams
@@ -72,7 +73,9 @@ def load_runner(config: EngineConfig, model: LoadedModel | None = None) -> Loade
 
 def _load(config: EngineConfig, model: LoadedModel | None) -> LoadedRunner:
     device = pick_device(config)
-    model = model or load_model(config, device)
+    if model is None:
+        PROGRESS.info("Reading the weights of %s.", config.model)
+        model = load_model(config, device)
     draft = None if config.draft_model is None else load_draft(config, config.draft_model, model, device)
     head = None if config.draft_head is None else load_eagle_head(config.draft_head, model.model, device, model.dtype)
     return make_runner(config, model, device, draft, head)
@@ -92,6 +95,7 @@ def make_runner(
     """
     models = [model] if draft is None else [model, draft]
     if device.type == "cuda":
+        PROGRESS.info("Compiling kernels.")
         _compile(config, models, device)
     activations = max(_activations(config, each, device) for each in models) if device.type == "cuda" else 0
     page_bytes = [kv_bytes_per_page(each.config, config.page_size, each.kv_dtype) for each in models]
@@ -116,6 +120,7 @@ def make_runner(
     if draft is not None:
         small = TorchRunner(draft.model, _attention(config, draft, pool.num_pages, device), guessing, device)
     if device.type == "cuda":
+        PROGRESS.info("Capturing graphs of steps.")
         for each in (runner, small) if small is not None else (runner,):
             each.capture_steps(min(config.max_batch_tokens, MOST_GRAPHED_TOKENS), config.max_sequences)
     num_slots = host_slots(config, kv_bytes_per_page(shape, config.page_size, model.kv_dtype))

@@ -24,9 +24,10 @@ from branchpoint.runtime.child import ENDING, Build, serve_engine
 from branchpoint.runtime.client import EngineClient, OnEvent, OpenCalls
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead, InvalidRequest, ModelError
-from branchpoint.runtime.ipc import Address, Died, LoadFailed, Outbound, Ready, Receiver, Sender, load_error
+from branchpoint.runtime.ipc import Address, Died, LoadFailed, Outbound, Progress, Ready, Receiver, Sender, load_error
 from branchpoint.runtime.loop import Answer, Ask, Command, LoadAdapter, QueueInbox, Report, Shutdown, UnloadAdapter, run_engine
 from branchpoint.runtime.messages import Abort, Call, Failed, ModelInfo, ProgramEnded, ScoreCall
+from branchpoint.runtime.progress import PROGRESS
 from branchpoint.runtime.stats import CacheDump, EngineStats
 
 __all__ = ["EngineClient", "EngineProcess", "EngineThread", "LoadedEngine", "build_engine", "tokenizer_of"]
@@ -203,11 +204,14 @@ class EngineProcess(_Host):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _loading(self) -> ModelInfo:
-        for message in self._next():
-            if isinstance(message, Ready):
-                return message.info
-            if isinstance(message, LoadFailed):
-                raise load_error(message)
+        while messages := self._next():
+            for message in messages:
+                if isinstance(message, Ready):
+                    return message.info
+                if isinstance(message, LoadFailed):
+                    raise load_error(message)
+                if isinstance(message, Progress):
+                    PROGRESS.info(message.what)
         raise ModelError(f"The engine process ended while it loaded the model, {self._status()}.")
 
     def _next(self) -> list[Outbound]:
@@ -228,7 +232,7 @@ class EngineProcess(_Host):
             for message in messages:
                 if isinstance(message, Died):
                     reason = message.message
-                elif not isinstance(message, Ready | LoadFailed):
+                elif not isinstance(message, Ready | LoadFailed | Progress):
                     reports.append(message)
             self._calls.dispatch(reports)
         if not self._closed:

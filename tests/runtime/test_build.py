@@ -38,7 +38,9 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta))
 
 
-def test_both_hosts_say_the_same_with_a_real_model() -> None:
+def test_both_hosts_say_the_same_with_a_real_model(caplog: pytest.LogCaptureFixture) -> None:
+    """And tell what loading is at."""
+    caplog.set_level("INFO", "branchpoint.loading")
     said: list[list[str]] = []
     for client in (EngineThread(build_engine(CONFIG)), EngineProcess(CONFIG)):
         with client:
@@ -51,6 +53,8 @@ def test_both_hosts_say_the_same_with_a_real_model() -> None:
             said.append([text_of(finish(client, call)) for call in calls])
             assert client.info.num_pages == 64
     assert said[0] == said[1]
+    told = [record.getMessage() for record in caplog.records if record.name == "branchpoint.loading"]
+    assert told == [f"Reading the weights of {CONFIG.model}.", "Loading the tokenizer."] * 2
     assert isinstance(json.loads(said[0][1])["n"], int)
 
 
