@@ -21,17 +21,29 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def _pages(table: tl.tensor, first: tl.tensor, end: tl.tensor, PAGE: tl.constexpr, BLOCK_N: tl.constexpr) -> tl.tensor:
+    """The pages of the keys from `first` on, for a block of them.
+
+    They are looked up while the block before is attended to. Looked up together with their keys, they would take half of the
+    compiler's stages, and it would load keys too late.
+    """
+    keys = first + tl.arange(0, BLOCK_N)
+    return tl.load(table + keys // PAGE, mask=keys < end, other=0)
+
+
+@triton.jit
 def _attend_keys(
-    acc: tl.tensor, best: tl.tensor, total: tl.tensor, q: tl.tensor, cache: tl.tensor, page: tl.tensor, first: tl.tensor,
-    end: tl.tensor, positions: tl.tensor, near: tl.tensor, far: tl.tensor, key_head: tl.tensor, scale: tl.tensor,
-    MASKED: tl.constexpr, TREES: tl.constexpr,
+    acc: tl.tensor, best: tl.tensor, total: tl.tensor, page: tl.tensor, q: tl.tensor, cache: tl.tensor, table: tl.tensor,
+    first: tl.tensor, end: tl.tensor, positions: tl.tensor, near: tl.tensor, far: tl.tensor, key_head: tl.tensor,
+    scale: tl.tensor, MASKED: tl.constexpr, TREES: tl.constexpr,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """The online softmax's state after the keys `first` to first + BLOCK_N - 1, which lie in `page`, a number for each.
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """The online softmax's state after the keys `first` to first + BLOCK_N - 1, each in its `page`; and the next block's pages.
 
     MASKED hides those at `end` or ahead of a row, with TREES also those whose bits are set: in `near` of the 32 keys up to its
     own, in `far` of the 32 before these.
     """
+    later = _pages(table, first + BLOCK_N, end, PAGE, BLOCK_N)
     keys = first + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
     places = page.to(tl.int64) * PAGE + keys % PAGE
@@ -60,7 +72,7 @@ def _attend_keys(
     kept = tl.exp2(best - shift)
     total = total * kept + tl.sum(shares, 1)
     acc = tl.dot(shares.to(q.dtype), v.to(q.dtype), acc * kept[:, None], input_precision="ieee")
-    return acc, highest, total
+    return acc, highest, total, later
 
 
 @triton.jit
@@ -92,11 +104,7 @@ def _tile_kernel(
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, FIELDS: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Program tile * KV_HEADS + key head. `scale` has log2(e) in it: powers of two are what the hardware computes.
-
-    The pages of a block of keys are looked up while the block before it is attended to. Where they are looked up with the keys,
-    the compiler spends half of its stages on that, and loads keys too late.
-    """
+    """Program tile * KV_HEADS + key head. `scale` has log2(e) in it: powers of two are what the hardware computes."""
     key_head, number = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
     if number >= tl.load(count_ptr):
         return
@@ -116,31 +124,23 @@ def _tile_kernel(
     if TO_HALF:
         q = tl.clamp(q.to(tl.float32), -65504.0, 65504.0).to(tl.float16)
     scale *= tl.load(scales_ptr + key_head) if HAS_SCALES else 1.0
-    best = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
+    best, total = tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     masked_from = begin
-    block = tl.arange(0, BLOCK_N)
     if TWO_PHASES:  # keys that all rows see need no mask
         masked_from += tl.maximum(free_end - begin, 0) // BLOCK_N * BLOCK_N
-        page = tl.load(table + (begin + block) // PAGE, mask=begin + block < end, other=0)
+        page = _pages(table, begin, end, PAGE, BLOCK_N)
         for first in range(begin, masked_from, BLOCK_N):
-            ahead = first + BLOCK_N + block
-            later = tl.load(table + ahead // PAGE, mask=ahead < end, other=0)
-            acc, best, total = _attend_keys(
-                acc, best, total, q, cache_ptr, page, first, end, position, near, far, key_head, scale,
+            acc, best, total, page = _attend_keys(
+                acc, best, total, page, q, cache_ptr, table, first, end, position, near, far, key_head, scale,
                 False, TREES, KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
             )  # fmt: skip
-            page = later
-    page = tl.load(table + (masked_from + block) // PAGE, mask=masked_from + block < end, other=0)
+    page = _pages(table, masked_from, end, PAGE, BLOCK_N)
     for first in range(masked_from, end, BLOCK_N):
-        ahead = first + BLOCK_N + block
-        later = tl.load(table + ahead // PAGE, mask=ahead < end, other=0)
-        acc, best, total = _attend_keys(
-            acc, best, total, q, cache_ptr, page, first, end, position, near, far, key_head, scale,
+        acc, best, total, page = _attend_keys(
+            acc, best, total, page, q, cache_ptr, table, first, end, position, near, far, key_head, scale,
             True, TREES, KV_HEADS, DIM, PAGE, BLOCK_D, BLOCK_N,
         )  # fmt: skip
-        page = later
     factor = tl.load(scales_ptr + KV_HEADS + key_head) if HAS_SCALES else 1.0
     _store_tile(
         out_ptr, partial_ptr, sums_ptr, bases_ptr, row, head, flat < flat_end, ordinal, acc, best, total, factor,
