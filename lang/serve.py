@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -28,7 +28,6 @@ from branchpoint.lang.serve_client import PROGRAMS_PATH, GatewayClient
 from branchpoint.lang.spec import GraphLimits, verify
 from branchpoint.lang.state import State
 from branchpoint.lang.stream import Replay
-from branchpoint.runtime.metric_names import Outcome
 from branchpoint.runtime.serving.adapters import adapter_of
 from branchpoint.runtime.serving.app import Endpoint
 from branchpoint.runtime.serving.deadlines import deadlines_of
@@ -100,7 +99,7 @@ class _Programs:
         loop, client, ended = asyncio.get_running_loop(), self._client, self._gateway.program()
 
         def over(outcome: Future[object]) -> None:  # in the run's thread
-            how: Outcome = "done" if outcome.exception() is None else "failed"
+            how: Literal["done", "failed"] = "done" if outcome.exception() is None else "failed"
             ended(how)
             _log(run, told | {"finish": how})
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
