@@ -23,7 +23,7 @@ class _Place:
     """Where a sequence stands once the step under way has run: `behind` tokens have KV. What it `draws` is in that row, or -1."""
 
     behind: int
-    draws: int = -1
+    draws: int
 
 
 class PlanDraft:
@@ -67,7 +67,8 @@ class PlanDraft:
 
     def start(self, sequence: Sequence) -> int:
         """How many tokens of `sequence` have KV where its slot begins."""
-        return self._place(sequence).behind
+        place = self._places.get(sequence)
+        return sequence.num_computed if place is None else place.behind
 
     def end(self, sequence: Sequence) -> int:
         """How many tokens of `sequence` have KV where its slot, which draws, ends."""
@@ -86,8 +87,8 @@ class PlanDraft:
     def add(self, sequence: Sequence, count: int) -> None:
         """Let `sequence` compute at most `count` tokens of what is `left`, for which it has pages."""
         start = self.start(sequence)
-        if sequence.target <= start:
-            self._sources[sequence] = self._place(sequence).draws
+        if start == sequence.num_tokens:
+            self._sources[sequence] = self._places[sequence].draws
             self._put(Slot(sequence, start, 1, (start,)))
             return
         if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < start + count:
@@ -123,13 +124,10 @@ class PlanDraft:
         sources = tuple(self._sources.get(slot.sequence, -1) for slot in slots) if self.is_ahead else ()
         return StepPlan(slots, copies, sources)
 
-    def _place(self, sequence: Sequence) -> _Place:
-        return self._places.get(sequence) or _Place(sequence.num_computed)
-
     def _is_fed(self, sequence: Sequence) -> bool:
         """Whether the step under way draws a token behind which another one is to be drawn."""
-        place = self._place(sequence)
-        return place.draws >= 0 and place.behind + 1 < sequence.num_prompt + sequence.max_output
+        place = self._places.get(sequence)
+        return place is not None and place.draws >= 0 and place.behind + 1 < sequence.num_prompt + sequence.max_output
 
     def _put(self, slot: Slot) -> None:
         self.slots[slot.sequence] = slot

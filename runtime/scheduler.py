@@ -116,8 +116,9 @@ class Scheduler:
             void=void,
             early=early,
         )
-        decoding = [sequence for sequence in self._running if not draft.in_prefill(sequence)]
-        prefilling = [sequence for sequence in self._running if draft.in_prefill(sequence)]
+        decoding, prefilling = list[Sequence](), list[Sequence]()
+        for sequence in self._running:
+            (prefilling if draft.in_prefill(sequence) else decoding).append(sequence)
         self._schedule_all(decoding, draft)
         draft.budget -= (beyond := self._beyond(draft))
         self._schedule_all(prefilling, draft)

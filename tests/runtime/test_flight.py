@@ -1,5 +1,6 @@
 """Running ahead: the next step begins before the last one's result is known, and nothing else changes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,9 +14,10 @@ from branchpoint.constrained.spec import Choice, Regex
 from branchpoint.radix import Swap
 from branchpoint.runtime.build import build_engine
 from branchpoint.runtime.config import EngineConfig
+from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.messages import Call, Completed, Failed, ScoreCall
-from branchpoint.runtime.plan import PageCopy, RowResult, Slot, StepPlan
-from branchpoint.runtime.runner import TorchRunner
+from branchpoint.runtime.plan import PageCopy, RowResult, Slot, StepPlan, StepUnderWay
+from branchpoint.runtime.runner import TorchRunner, TorchStep
 from branchpoint.runtime.sampling import SamplingParams
 from tests.runtime.expected import assert_as_expected
 from tests.runtime.scripted import (
@@ -299,6 +301,39 @@ def test_a_step_that_fails_takes_the_one_ahead_of_it_along() -> None:
     engine.check()
 
 
+def _say(
+    calls: Sequence[Call | ScoreCall], *, ahead: bool, kind: str = "cpu", **options: Any
+) -> tuple[dict[str, Collected], float]:
+    """What a real model says to calls that arrive while steps are under way, and the share of steps that ran ahead."""
+    given = {"model": "dummy:llama", "num_pages": 20, "threads": 1, "seed": 1, "page_size": 4, "max_batch_tokens": 8, **options}
+    loaded = build_engine(EngineConfig(**given))
+    engine = loaded.engine
+    assert isinstance(engine, Engine)
+    runner, steps = engine._runner, list[bool]()
+    assert isinstance(runner, TorchRunner)
+    launch, runner.runs_ahead = runner.launch, ahead  # told to do what it does on a GPU
+
+    def count(plan: StepPlan, before: StepUnderWay | None = None) -> TorchStep:
+        steps.append(before is not None)
+        return launch(plan, before)
+
+    runner.launch = count  # type: ignore[method-assign]
+    if kind == "device":
+        from branchpoint.runtime.device_sampler import DeviceSampler
+
+        runner._sampler = DeviceSampler(runner._sampler._eos)
+    results: dict[str, Collected] = {}
+    left = iter(calls)
+    while engine.has_work or not results:
+        while engine.stats().waiting < 2 and (one := next(left, None)):
+            engine.submit(one)
+        collect(engine.step(), results)
+        engine.check()
+    engine.close()
+    loaded.close()
+    return results, sum(steps) / len(steps)
+
+
 @pytest.mark.parametrize("kind", ["cpu", pytest.param("device", marks=pytest.mark.slow)])
 def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
     if kind == "device":
@@ -311,28 +346,22 @@ def test_a_real_model_says_the_same_when_it_runs_ahead(kind: str) -> None:
         ScoreCall("pooled", tuple(range(20)), (), pooling="mean"),
         Call("stops", (8,), SamplingParams(seed=2, max_tokens=12, top_p=0.9, stop_token_ids=tuple(range(0, 512, 5)))),
     ]
-    said: list[dict[str, Collected]] = []
-    for ahead in (False, True):
-        config = EngineConfig(model="dummy:llama", num_pages=20, threads=1, seed=1, page_size=4, max_batch_tokens=8)
-        loaded = build_engine(config)
-        runner = loaded.engine._runner  # type: ignore[attr-defined]  # a real one, told to do what it does on a GPU
-        assert isinstance(runner, TorchRunner)
-        runner.runs_ahead = ahead
-        if kind == "device":
-            from branchpoint.runtime.device_sampler import DeviceSampler
+    (expected, _), (said, _) = (_say(calls, ahead=ahead, kind=kind) for ahead in (False, True))
+    for name, each in expected.items():
+        assert (said[name].tokens, said[name].finished) == (each.tokens, each.finished)
+        assert name == "pooled" or isinstance(said[name].end, Completed)
 
-            runner._sampler = DeviceSampler(runner._sampler._eos)
-        results: dict[str, Collected] = {}
-        left = iter(calls)
-        while loaded.engine.has_work or not results:
-            if one := next(left, None):  # they arrive while steps are under way
-                loaded.engine.submit(one)
-            collect(loaded.engine.step(), results)
-            loaded.engine.check()  # type: ignore[attr-defined]
-        said.append(results)
-        loaded.engine.close()
-        loaded.close()
-    for name, expected in said[0].items():
-        assert said[1][name].tokens == expected.tokens
-        assert said[1][name].finished == expected.finished
-        assert name == "pooled" or isinstance(said[1][name].end, Completed)
+
+def test_a_real_model_under_constant_load_runs_all_steps_ahead_but_the_first() -> None:
+    calls = [
+        Call(
+            f"c{number}",
+            tuple(range(number, number + 9)),
+            SamplingParams(seed=number, max_tokens=9 + number % 5, ignore_eos=True),
+        )
+        for number in range(10)
+    ]
+    options = {"num_pages": 128, "max_sequences": 3, "max_batch_tokens": 32, "cpu_weights": "float32"}
+    (expected, alone), (said, share) = (_say(calls, ahead=ahead, **options) for ahead in (False, True))
+    assert {name: each.tokens for name, each in said.items()} == {name: each.tokens for name, each in expected.items()}
+    assert alone == 0.0 and share > 0.97
