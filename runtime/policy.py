@@ -203,7 +203,8 @@ class _Begun:
 
 
 class ProgramFirst:
-    """Programs that have begun before new ones, the oldest program first, siblings of a fork one after another.
+    """Programs that have begun before new ones, the oldest program first; of one program the deepest branches, so that what they
+    hold is done for before others begin, and siblings of a fork one after another.
 
     Of the `MAX_MATCHED` oldest new calls, those first whose programs find the most in the tree.
     """
@@ -234,7 +235,7 @@ class ProgramFirst:
             self._waiting.pop(program, None)
 
     def candidates(self) -> Iterator[Sequence]:
-        """By priority, then one that is due, then begun programs, then age of the program, then of the fork, then of the call."""
+        """By priority, then one that is due, then begun programs, age of the program, depth and age of the fork, age of the call."""
         due = self._aging.due()
         for priority, entries in groupby(self._queue.entries(), key=lambda entry: entry[0][0]):
             if due is not None and -due.hints.priority == priority:
@@ -272,7 +273,7 @@ class ProgramFirst:
         program = sequence.program
         age = self._programs.age(program, oldest)
         fork = self._forks.age((program, sequence.hints.path[:-1]), sequence.arrival)
-        return (-sequence.hints.priority, *age, *fork, sequence.arrival, sequence.index)
+        return (-sequence.hints.priority, *age, -len(sequence.hints.path), *fork, sequence.arrival, sequence.index)
 
     def _by_prefix(self, entries: list[tuple[tuple[int, ...], Sequence]]) -> Iterator[Sequence]:
         """New calls, program by program: of the first programs those that find most in the tree come first."""

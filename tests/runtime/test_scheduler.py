@@ -213,6 +213,15 @@ def test_begun_programs_come_before_new_ones_and_siblings_together() -> None:
     assert order_of(scheduler) == ["call 5", "call 1", "call 4", "call 2", "call 3"]
 
 
+def test_the_deepest_branches_of_a_program_come_first_so_that_what_they_hold_is_done_for() -> None:
+    scheduler = make_scheduler("program", most=1)
+    scheduler.add(make(0, unlike(0, 3), program="tree"))
+    assert order_of(scheduler) == ["call 0"]
+    for arrival, path in enumerate([(0, 0), (0, 1), (0, 0, 0, 0), (0, 0, 0, 1)], 1):
+        scheduler.add(make(arrival, unlike(arrival, 3), program="tree", path=path))
+    assert order_of(scheduler) == ["call 3", "call 4", "call 1", "call 2"]
+
+
 def test_nobody_starves_behind_a_stream_of_begun_programs_or_cache_hits() -> None:
     for policy in ("program", "lpm"):
         scheduler = make_scheduler(policy, most=1)
