@@ -235,7 +235,7 @@ class ProgramFirst:
             self._waiting.pop(program, None)
 
     def candidates(self) -> Iterator[Sequence]:
-        """By priority, then one that is due, then begun programs, age of the program, depth and age of the fork, age of the call."""
+        """By priority, then one that is due, then begun programs by age, the deepest fork, the oldest fork, the oldest call."""
         due = self._aging.due()
         for priority, entries in groupby(self._queue.entries(), key=lambda entry: entry[0][0]):
             if due is not None and -due.hints.priority == priority:
