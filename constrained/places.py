@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from branchpoint.constrained.cfg import Cfg, from_regex
+from branchpoint.constrained.cfg import Alt, Cfg, Lit, from_regex
 from branchpoint.constrained.completion import Place, Standing, pieces
 from branchpoint.constrained.ebnf import read_ebnf
 from branchpoint.constrained.grammar_place import grammar_place
@@ -13,13 +13,14 @@ from branchpoint.constrained.outline import Until
 from branchpoint.constrained.prepared import Prepared, PreparedSchema, PreparedTag
 from branchpoint.constrained.regex import parse_regex
 from branchpoint.constrained.rules import AnyTerminal, Pricing
-from branchpoint.constrained.spec import Constraint, Ebnf, Regex
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, Regex
 from branchpoint.constrained.terminals import FreeText
 from branchpoint.constrained.vocabulary import Vocabulary
 from branchpoint.constrained.words import Words
 
 __all__ = ["starting_point"]
 
+_MOST_OPTIONS = 512  # that are followed; of more, ways are sought
 _TOKEN = 1 << 20
 """The price of a token, beside 1 for a byte."""
 
@@ -56,6 +57,8 @@ def _place(constraint: Constraint | None, prepared: Prepared | None, vocabulary:
     if isinstance(prepared, PreparedTag):
         return grammar_place(prepared.cfg, _terminals(prepared), _pricing(vocabulary))
     match constraint:
+        case Choice(options) if len(options) <= _MOST_OPTIONS:
+            return grammar_place(Cfg({"root": Alt(tuple(map(Lit, options)))}, "root"), {}, _pricing(vocabulary))
         case Regex(pattern):
             return grammar_place(Cfg({"root": from_regex(parse_regex(pattern))}, "root"), {}, _pricing(vocabulary))
         case Ebnf(text):

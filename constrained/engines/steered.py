@@ -78,7 +78,9 @@ class SteerableGrammar:
 
     def spare(self, limit: Limit, way: Way) -> int:
         """How many tokens are left behind a way; below 0 where it doesn't fit."""
-        for token in way:
+        for at, token in enumerate(way):
+            if not limit.healed:
+                return min(limit.tokens, limit.room) - (len(way) - at)
             limit = limit.after(len(self.completer.vocabulary.tokens[token]))
         return limit.tokens
 
@@ -281,6 +283,11 @@ class SteeredMatcher:
             self.advance((token,))
         self.rollback(len(kept))
         return kept
+
+    @property
+    def way(self) -> Way | None:
+        """The way to an end that is known; None where none is, as behind what was taken though nobody asked about it."""
+        return self._steps[-1].way
 
     @property
     def can_end(self) -> bool:

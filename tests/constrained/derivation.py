@@ -1,6 +1,13 @@
-"""An independent judge of grammars for tests: all the ends of what a part can derive, by fixed points over a given text."""
+"""An independent judge of grammars for tests: all the ends of what a part can derive, by fixed points over a given text.
+
+And grammars to judge.
+"""
+
+import random
 
 from branchpoint.constrained.cfg import Alt, Cfg, Chars, Lit, Part, Ref, Rep, Seq
+
+ALPHABET = "ab"
 
 
 class Derivation:
@@ -58,3 +65,23 @@ class Derivation:
             if count > low + len(self._text) + 2:
                 break
         return found
+
+
+def random_grammar(choose: random.Random) -> Cfg:
+    """Three rules that refer to one another and themselves as they like; each has a sentence."""
+
+    def part(depth: int) -> Part:
+        kind = choose.randrange(7 if depth < 3 else 3)
+        if kind == 0:
+            return Lit("".join(choose.choices(ALPHABET, k=choose.randrange(3))))
+        if kind == 1:
+            return Chars(choose.choice((((97, 97),), ((97, 98),))))
+        if kind == 2:
+            return Ref(f"r{choose.randrange(3)}")
+        if kind == 6:
+            low = choose.randrange(3)
+            return Rep(part(depth + 1), low, choose.choice((None, max(low, 1), low + 2)))
+        parts = tuple(part(depth + 1) for _ in range(choose.randrange(1, 4)))
+        return Alt(parts) if kind == 3 else Seq(parts)
+
+    return Cfg({f"r{number}": Alt((part(0), part(1), Lit("a"))[choose.randrange(2) :]) for number in range(3)}, "r0")

@@ -5,34 +5,13 @@ import random
 
 import pytest
 
-from branchpoint.constrained.cfg import Alt, Cfg, Chars, Lit, Part, Ref, Rep, Seq, prune
+from branchpoint.constrained.cfg import Alt, Cfg, Chars, Lit, Ref, Rep, Seq, prune
 from branchpoint.constrained.reading import Reading, read_nothing
 from branchpoint.constrained.rules import make_rules
 from branchpoint.constrained.words import Words
-from tests.constrained.derivation import Derivation
+from tests.constrained.derivation import ALPHABET, Derivation, random_grammar
 
-_ALPHABET = "ab"
 _LONGEST = 4
-
-
-def random_grammar(choose: random.Random) -> Cfg:
-    """Three rules that refer to one another and themselves as they like; each has a sentence."""
-
-    def part(depth: int) -> Part:
-        kind = choose.randrange(7 if depth < 3 else 3)
-        if kind == 0:
-            return Lit("".join(choose.choices(_ALPHABET, k=choose.randrange(3))))
-        if kind == 1:
-            return Chars(choose.choice((((97, 97),), ((97, 98),))))
-        if kind == 2:
-            return Ref(f"r{choose.randrange(3)}")
-        if kind == 6:
-            low = choose.randrange(3)
-            return Rep(part(depth + 1), low, choose.choice((None, max(low, 1), low + 2)))
-        parts = tuple(part(depth + 1) for _ in range(choose.randrange(1, 4)))
-        return Alt(parts) if kind == 3 else Seq(parts)
-
-    return Cfg({f"r{number}": Alt((part(0), part(1), Lit("a"))[choose.randrange(2) :]) for number in range(3)}, "r0")
 
 
 def read(reading: Reading | None, text: str) -> Reading | None:
@@ -45,7 +24,7 @@ def read(reading: Reading | None, text: str) -> Reading | None:
 def test_the_rest_of_a_text_is_the_shortest_that_makes_a_sentence_of_it(seed: int) -> None:
     grammar = prune(random_grammar(random.Random(seed)))
     nothing = read_nothing(make_rules(grammar, {}, len))
-    shorter = ["".join(chars) for length in range(_LONGEST + 1) for chars in itertools.product(_ALPHABET, repeat=length)]
+    shorter = ["".join(chars) for length in range(_LONGEST + 1) for chars in itertools.product(ALPHABET, repeat=length)]
     sentences = {text for text in shorter if Derivation(grammar, text).holds()}
     for text in shorter:
         reading = read(nothing, text)
