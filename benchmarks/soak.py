@@ -23,6 +23,17 @@ LEAVES = 0.1
 GROWTH = 1.02
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "n": {"type": "integer"}}, "required": ["a", "n"]}
 TOOL = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
+PROGRAM = {
+    "version": 1,
+    "program": "soak",
+    "parameters": ["text"],
+    "nodes": [
+        {"op": "argument", "name": "text"},
+        {"op": "gen", "name": "x", "options": {"max_tokens": 8}},
+        {"op": "text", "text": " so "},
+        {"op": "gen", "name": "y", "options": {"max_tokens": 8}},
+    ],
+}
 WRONG: tuple[bytes, ...] = (
     b"{",
     b"[]",
@@ -51,18 +62,20 @@ def request(chance: random.Random) -> tuple[str, dict[str, object]]:
     text = "".join(chance.choices("abcdefgh ", k=chance.randint(1, 200)))
     messages = [{"role": "user", "content": text}]
     limit = chance.randint(1, 64)
+    enough = max(limit, 32)  # a limit that holds no complete output of its constraint is refused
     kinds: list[tuple[str, dict[str, object]]] = [
         ("/v1/completions", {"prompt": text, "max_tokens": limit, "stream": True, "n": chance.randint(1, 3)}),
         ("/v1/completions", {"prompt": [text, "b"], "max_tokens": limit, "logprobs": 2, "echo": True}),
-        ("/v1/completions", {"prompt": text, "max_tokens": limit, "structured_outputs": {"json": SCHEMA}}),
+        ("/v1/completions", {"prompt": text, "max_tokens": enough, "structured_outputs": {"json": SCHEMA}}),
         ("/v1/chat/completions", {"messages": messages, "max_tokens": limit, "stream": True}),
-        ("/v1/chat/completions", {"messages": messages, "max_tokens": limit, "tools": [TOOL]}),
-        ("/v1/chat/completions", {"messages": messages, "max_tokens": limit, "tools": [TOOL], "tool_choice": "required"}),
-        ("/v1/responses", {"input": text, "max_output_tokens": max(limit, 16), "stream": True}),
+        ("/v1/chat/completions", {"messages": messages, "max_tokens": enough, "tools": [TOOL]}),
+        ("/v1/chat/completions", {"messages": messages, "max_tokens": enough, "tools": [TOOL], "tool_choice": "required"}),
+        ("/v1/responses", {"input": text, "max_output_tokens": enough, "stream": True}),
         ("/v1/messages", {"messages": messages, "max_tokens": limit}),
-        ("/generate", {"text": text, "sampling_params": {"max_new_tokens": limit, "regex": "[a-z]{3,9}"}}),
+        ("/generate", {"text": text, "sampling_params": {"max_new_tokens": enough, "regex": "[a-z]{3,9}"}}),
         ("/v1/score", {"text_1": text, "text_2": ["a", "bc"]}),
         ("/v1/embeddings", {"input": [text, "x"]}),
+        ("/v1/programs", {"program": PROGRAM, "arguments": {"text": text}, "stream": chance.random() < 0.5}),
     ]
     return chance.choice(kinds)
 
@@ -120,7 +133,9 @@ async def asks(http: httpx.AsyncClient, told: Told, path: str, body: dict[str, o
 
 def check_stream(told: Told, path: str, body: dict[str, object], text: str) -> None:
     """A stream ends once: with its finish reasons, or with an error while the engine is down."""
-    if path == "/v1/responses":
+    if path == "/v1/programs":
+        good = text.count("event: done\n") + text.count("event: error\n") == 1
+    elif path == "/v1/responses":
         ends = sum(text.count(f"event: response.{word}\n") for word in ("completed", "incomplete", "failed")) + text.count(
             "event: error\n"
         )
