@@ -64,6 +64,8 @@ def _check(found: Sequence[Compiled], shape: TileShape) -> None:
         assert each.spilling <= 2, f"{tiling}: its loops move more than a register to memory and back"
         assert each.shared <= shape.shared_memory
         assert each.count("LDGSTS") > 0, f"{tiling}: keys aren't loaded ahead of their use"
+        block = 2 * tiling.keys * shape.head_dim * shape.kv_dtype.itemsize
+        assert each.shared >= (tiling.stages - 1) * block, f"{tiling}: keys are loaded fewer steps ahead than its stages say"
         products = "FFMA" if shape.dtype == torch.float32 else "HMMA" if tiling.rows < 64 else "HGMMA"
         assert each.count(products) > 0, f"{tiling}: products aren't taken by {products}"
     narrow = tiles[0]
