@@ -157,6 +157,7 @@ def _here(options: argparse.Namespace) -> int:
             return WRONG
         with torch.inference_mode():
             complete = gpu_parts.time_kernels(part)
+            complete &= gpu_parts.time_sharing(part)
     for name in options.models if "serve" in options.parts else ():
         complete &= gpu_parts.serve_model(part, name, SHAPES[name], options.workloads)
     return 0 if complete else BROKEN

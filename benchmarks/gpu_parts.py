@@ -20,7 +20,7 @@ from benchmarks.floors import Ceilings
 from benchmarks.gpu_floors import serving_work
 from benchmarks.gpu_measure import busy_share, ceilings, seconds_of
 from benchmarks.gpu_workloads import Outcome, Scale, Workloads
-from benchmarks.kernel_cases import KernelCase, Sizes, kernel_cases
+from benchmarks.kernel_cases import KernelCase, Sizes, kernel_cases, sharing_case
 from benchmarks.report import Figure, Report
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.kernels.compiling import compile_launches
@@ -37,7 +37,7 @@ from branchpoint.runtime.weights.loader import load_model
 if TYPE_CHECKING:
     from branchpoint.runtime.runner import TorchRunner
 
-__all__ = ["Part", "check_kernels", "serve_model", "time_kernels"]
+__all__ = ["Part", "check_kernels", "serve_model", "time_kernels", "time_sharing"]
 
 BENCH = "gpu"
 CHECKED = (Sizes(300, 4096, 14336, 32, 8, 128, 128256, 1000, 8), Sizes(77, 1024, 3072, 16, 8, 128, 151936, 333, 5))
@@ -49,6 +49,8 @@ ODD = (
 )
 """Heads of all sizes, in 16 bit alone: float32 is no form that a GPU serves in."""
 TIMED = Sizes(8192, 4096, 14336, 32, 8, 128, 128256, 4096, 64)
+SHARED = ((2, 20_000), (8, 2_500), (32, 640), (256, 128), (256, 2_048))
+"""Slots and what they share: where the rule has just begun to read it once, and where that pays most."""
 TINY = Sizes(5, 96, 80, 4, 2, 32, 300, 48, 3)
 
 
@@ -130,6 +132,23 @@ def time_kernels(part: Part) -> bool:
         asked = "" if case.bar is None else f" (bar {case.bar:.2f})"
         part.add(f"{case.name}{asked}", "µs", 1e6 * seconds, "floor", 1e6 * case.work.seconds(limits))
     return complete
+
+
+def time_sharing(part: Part) -> bool:
+    """Attention with shared prefixes beside the same without: never to be slower by more than 3 %. Whether nothing broke."""
+    sizes = TINY if part.dry else TIMED
+    for slots, common in ((3, 64),) if part.dry else SHARED:
+        name = f"decode attention, {slots} slots behind {common} tokens (bar 0.97)"
+        try:
+            shared, plain = (
+                seconds_of(sharing_case(sizes, slots, common, part.device, part.dtype, share=share), part.device)
+                for share in (True, False)
+            )
+        except Exception as error:  # noqa: BLE001  # the boundary of one kernel: others' figures are worth having
+            part.report.skip(BENCH, name, _told(error))
+            return False
+        part.add(name, "µs", 1e6 * shared, "unshared", 1e6 * plain)
+    return True
 
 
 def _ceilings(part: Part) -> Ceilings:

@@ -16,7 +16,7 @@ from branchpoint.kernels.layout import SlotTable, plan_attention
 from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.tiles import TileShape
 
-__all__ = ["KernelCase", "Sizes", "kernel_cases"]
+__all__ = ["KernelCase", "Sizes", "kernel_cases", "sharing_case"]
 
 Tensors = tuple[Tensor, ...]
 
@@ -167,6 +167,21 @@ def _attention_case(
     if read_twice > 0:
         work = Work(work.bytes - read_twice * 2 * sizes.kv_heads * sizes.head_dim * kv_dtype.itemsize, work.operations)
     return KernelCase(name, lambda: (paged.paged_attention(q, cache, tiles, scale, scratch, scales),), expected, work, close, bar)
+
+
+def sharing_case(
+    sizes: Sizes, slots: int, common: int, device: torch.device, dtype: torch.dtype, *, share: bool
+) -> Callable[[], Tensor]:
+    """Decoding of so many slots behind `common` shared tokens, with 64 of their own each; with `share` where the rule says so."""
+    make, size = _Make(device, dtype), sizes.page_size
+    trunk, own = list(range(common // size)), 64 // size
+    pages = [[*trunk, *range(len(trunk) + at * own, len(trunk) + (at + 1) * own)] for at in range(slots)]
+    shape = TileShape(sizes.heads, sizes.kv_heads, sizes.head_dim, dtype, dtype, size)
+    cache = make.normal((len(trunk) + slots * own) * size, 2 * sizes.kv_heads, sizes.head_dim)
+    q, scratch = make.normal(slots, sizes.heads, sizes.head_dim), Scratch(dtype, device)
+    table = SlotTable(pages, [len(each) * size - 1 for each in pages], [1] * slots, size)
+    plan = plan_tiles(table, shape, device, share=share)
+    return lambda: paged.paged_attention(q, cache, plan, sizes.head_dim**-0.5, scratch)
 
 
 def _sampling_cases(sizes: Sizes, make: _Make) -> Iterator[KernelCase]:
