@@ -66,7 +66,8 @@ def test_lookups_find_as_much_where_steps_run_ahead(drafters: tuple[str, ...]) -
                 accepted[ahead] += got.end.usage.accepted_tokens  # type: ignore[union-attr]
         steps[ahead] = len(runner.plans)
         engine.close()
-    assert accepted[True] >= 0.8 * accepted[False] > 0 and steps[True] <= 1.2 * steps[False]
+    assert accepted[True] >= 0.5 * accepted[False] > 0, "grammars can't be asked while what was drawn isn't taken in"
+    assert steps[True] <= 1.05 * steps[False]
 
 
 def awaits(made: Speculation, *sequences: Sequence) -> bool:
