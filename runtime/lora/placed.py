@@ -90,9 +90,10 @@ class PlacedAdapters:
         self._take_in()
         if adapter in self._coming:
             return False
-        if adapter in self._placed or adapter in self._lost:
-            if adapter in self._placed:
-                self._placed.move_to_end(adapter)
+        if adapter in self._placed:
+            self._placed.move_to_end(adapter)
+            return True
+        if adapter in self._lost:
             return True
         while self._placed and len(self._placed) + len(self._coming) >= self._most:
             self._placed.popitem(last=False)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,10 +41,8 @@ class SmallModel(ScriptedRunner):
     lies: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def _row(self, slot: Slot, position: int, state: int, mask: object, number: int) -> RowResult:
-        if self.rng.random() < self.lies:
-            state += 1
-        return super()._row(slot, position, state, mask, number)  # type: ignore[arg-type]
+    def row(self, slot: Slot, at: int, state: int, mask: np.ndarray | None, number: int) -> RowResult:
+        return super().row(slot, at, state + (self.rng.random() < self.lies), mask, number)
 
 
 def source_of(small: ScriptedRunner, context: int = CONTEXT, max_tokens: int = 64) -> ModelSource:
@@ -79,7 +78,9 @@ def test_same_answers_and_no_page_lost_whatever_the_small_model_says(
     calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(1, 6)))]
     length = min(CONTEXT, num_pages * page_size)
     source = source_of(SmallModel(small_pool[1], small_pool[0], lies=lies), context, at_once)
-    engine = make_engine(ScriptedRunner(num_pages, page_size), speculation=all_of(drafter_of(source), most), **setup)
+    runner = ScriptedRunner(num_pages, page_size, runs_ahead=data.draw(st.booleans()))
+    made = all_of(drafter_of(source), most, adaptive=data.draw(st.booleans()))
+    engine = make_engine(runner, speculation=made, **setup)
     results = run(engine, *calls)
     for one in calls:
         assert_as_expected(one, results[one.id], length)
