@@ -1,19 +1,22 @@
-"""Times on a device: a kernel's, what the device can do at most, and how much of an engine's time it is busy.
+"""Times on a device: a kernel's, what the device can do at most, and for how much of an engine's time it waits for the host.
 
 A CPU, which only tries the script, runs everything once.
 """
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from benchmarks.floors import Ceilings
 
-__all__ = ["busy_share", "ceilings", "seconds_of"]
+__all__ = ["ceilings", "gaps_share", "seconds_of", "waiting_share"]
 
 REPEATS, BATCHES = 10, 5
+
+HANDOVER = 5.0
+"""Microseconds up to which the device passes from one kernel to the next by itself, as it does within a graph."""
 
 
 def seconds_of(run: Callable[[], object], device: torch.device) -> float:
@@ -52,8 +55,8 @@ def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     return Ceilings(copied, 2 * size**3 / seconds_of(lambda: left @ right, device))
 
 
-def busy_share(run: Callable[[], object], device: torch.device) -> float | None:
-    """The share of `run`'s time in which the device computed; None on a CPU. Takes a profile, so `run` should be short.
+def waiting_share(run: Callable[[], object], device: torch.device) -> float | None:
+    """The share of `run`'s time in which the device waited for the host; None on a CPU. Takes a profile: `run` should be short.
 
     It has run twice before, so that no graph is captured meanwhile.
     """
@@ -62,9 +65,18 @@ def busy_share(run: Callable[[], object], device: torch.device) -> float | None:
     run()
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        started = time.perf_counter()
         run()
         torch.cuda.synchronize(device)
-        taken = time.perf_counter() - started
-    busy = sum(event.self_device_time_total for event in profile.key_averages())
-    return float(busy) / 1e6 / taken
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
+    return gaps_share([(event.time_range.start, event.time_range.end) for event in events])
+
+
+def gaps_share(busy: Iterable[tuple[float, float]]) -> float:
+    """Of the time between the first and the last of the intervals (microseconds), the share of gaps longer than HANDOVER."""
+    spans = sorted(busy)
+    edge, waited = spans[0][0], 0.0
+    for begin, end in spans:
+        if begin - edge > HANDOVER:
+            waited += begin - edge
+        edge = max(edge, end)
+    return waited / (edge - spans[0][0])

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.floors import Ceilings
 from benchmarks.gpu_floors import serving_work
-from benchmarks.gpu_measure import busy_share, ceilings, seconds_of
+from benchmarks.gpu_measure import ceilings, seconds_of, waiting_share
 from benchmarks.gpu_workloads import Outcome, Scale, Workloads
 from benchmarks.kernel_cases import KernelCase, Sizes, kernel_cases, sharing_case
 from benchmarks.report import Figure, Report
@@ -262,10 +262,10 @@ class _Served:
         self._part.add(f"{self._name} W5 JSON schema", "tok/s", masked.rate, "no masks", free.rate)
 
     def _host(self) -> None:
-        batch, steps = (4, 3) if self._part.dry else (64, 24)
-        share = busy_share(lambda: self._work.decoding(self._engine, batch, steps), self._part.device)
+        batch, steps = (4, 3) if self._part.dry else (64, 64)
+        share = waiting_share(lambda: self._work.decoding(self._engine, batch, steps), self._part.device)
         if share is not None:
-            self._part.add(f"{self._name} host time not hidden, batch {batch}", "% of step", 100 * (1 - share))
+            self._part.add(f"{self._name} host time not hidden, batch {batch}", "% of step", 100 * share)
 
     def _floor(self, workload: str, outcome: Outcome) -> None:
         """What the workload took beside what it can't go below: the ratio is the share of the floor that was reached."""

@@ -15,6 +15,7 @@ from benchmarks import gpu
 from benchmarks.floors import Ceilings, Work
 from benchmarks.gpu import main
 from benchmarks.gpu_floors import Served, served, serving_work
+from benchmarks.gpu_measure import gaps_share
 from benchmarks.gpu_peer import peer_figures
 from branchpoint.kernels import norm
 from branchpoint.runtime.models.config import ModelConfig
@@ -114,3 +115,9 @@ def test_floors_of_workloads_count_what_is_shared_once() -> None:
     work = serving_work(llama, served([(0, 128, 256)]), 2)
     assert isinstance(work, Work)
     assert 3.4e-3 < work.seconds(Ceilings(4.28e12, 7.75e14)) / 256 < 3.6e-3, "the limit that the bars were taken from"
+
+
+def test_only_gaps_that_the_host_makes_count_as_waiting() -> None:
+    kernels = [(10.0, 20.0), (21.0, 30.0), (22.0, 26.0), (50.0, 60.0)]
+    assert gaps_share(reversed(kernels)) == 20 / 50
+    assert gaps_share(kernels[:3]) == 0
