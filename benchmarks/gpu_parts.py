@@ -103,7 +103,10 @@ def _compile(part: Part, checks: Sequence[tuple[Sizes, torch.dtype]]) -> None:
                 case.run()
 
     if part.device.type == "cuda":
-        compile_launches(launch, part.device, usable_cores())
+        try:
+            compile_launches(launch, part.device, usable_cores())
+        except Exception as error:  # noqa: BLE001  # a kernel that doesn't compile: it is named when it is tried by itself
+            traceback.print_exception(error, file=sys.stderr)
 
 
 def _fault(case: KernelCase) -> str:
