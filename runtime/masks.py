@@ -6,7 +6,7 @@ masks before it samples. Behind a draft, the matcher walks along the guesses, th
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,8 +19,8 @@ __all__ = ["MaskFiller", "StepMasks"]
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What the fills of one slot came to: the rows that hold, whether the matcher is where it was, what is left to ask, and what
-    each guess forces.
+    """What the fills of one slot came to: the rows that hold, whether the matcher is where it was, what is left to ask, what
+    each guess forces, and the CPU seconds that a row took.
     """
 
     seconds: float
@@ -28,6 +28,7 @@ class _Walk:
     whole: bool = True
     residue: Residue | None = None
     forced: tuple[tuple[int, ...], ...] = ()
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class StepMasks:
                 self.usable[sequence] = wanted.known + came.rows
                 self.forced[sequence] = came.forced
                 sequence.residue = came.residue
+                sequence.note_mask(came.cost)
                 if not came.whole:
                     self.broken.add(sequence)
         self._fills = []
@@ -137,8 +139,10 @@ def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseExceptio
     """Mask the rows of one thread; a task for each would cost the engine's thread more than the masks cost this one."""
     came: list[_Walk | BaseException] = []
     for wanted in part:
+        since = time.thread_time()
         try:
-            came.append(_fill(rows[wanted.row : wanted.row + len(wanted.slot.draft) - wanted.known + 1], wanted))
+            walk = _fill(rows[wanted.row : wanted.row + len(wanted.slot.draft) - wanted.known + 1], wanted)
+            came.append(replace(walk, cost=(time.thread_time() - since) / walk.rows))
         except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
             came.append(error)
     return came

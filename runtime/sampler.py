@@ -5,6 +5,7 @@ rest of the batch; a row that can't be used is an error of that row alone. Of a 
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -108,6 +109,7 @@ class Sampler:
         """The token for one row of logits [V], or why there is none."""
         scores, tokens = self._allowed(logits, row, mask)
         if tokens is not None and row.residue is not None:
+            since = time.thread_time()
             try:
                 assert mask is not None, "a residue is what is left to ask about a mask"
                 chosen = _draw_asking(scores, tokens, mask, row, row.residue)
@@ -116,6 +118,8 @@ class Sampler:
                 return _nothing(row) if chosen is None else chosen
             except BaseException as error:  # noqa: BLE001  # the boundary of one sequence, a library's panics too
                 return grammar_failure(error)
+            finally:
+                row.sequence.note_mask(time.thread_time() - since)
         if tokens is None:
             return self._pick(scores, None, row)
         return self._pick(scores[tokens], tokens, row) if len(tokens) else _nothing(row)

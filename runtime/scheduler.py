@@ -11,6 +11,7 @@ from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.lora.places import AdapterPlaces
+from branchpoint.runtime.mask_turns import in_turn
 from branchpoint.runtime.pace import Pace
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.plan_draft import PlanDraft
@@ -119,7 +120,7 @@ class Scheduler:
         decoding, prefilling = list[Sequence](), list[Sequence]()
         for sequence in self._running:
             (prefilling if draft.in_prefill(sequence) else decoding).append(sequence)
-        self._schedule_all(decoding, draft)
+        self._schedule_all(in_turn(decoding), draft)
         draft.budget -= (beyond := self._beyond(draft))
         self._schedule_all(prefilling, draft)
         self._admit(draft)

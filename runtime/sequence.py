@@ -15,6 +15,8 @@ from branchpoint.runtime.sampling import SamplingParams
 
 __all__ = ["Sequence", "Status"]
 
+_FADING = 0.9
+
 
 class Status(Enum):
     """Where a sequence stands. COMPILING waits for its grammar, WAITING for pages, RUNNING is in the batch."""
@@ -41,7 +43,8 @@ class Sequence:
     were other ones when they were.
     Where it is `pooled`, hidden states are wanted of its rows instead of logits. Its tokens are computed with `adapter`.
     `goes_on` counts the tokens that its program goes on from in any case; None where that is all of them, as it isn't for one of
-    several ways.
+    several ways. `mask_cost` are the CPU seconds that a token's mask has taken lately at worst, `passed_over` the steps that
+    it has waited for its turn on account of them.
     """
 
     call_id: str
@@ -73,6 +76,12 @@ class Sequence:
     pooled: bool = False
     adapter: Adapter | None = None
     goes_on: int | None = None
+    mask_cost: float = 0.0
+    passed_over: int = 0
+
+    def note_mask(self, seconds: float) -> None:
+        """A token's mask, or what was asked about it, took so long; what is slow once is taken for slow for some tokens more."""
+        self.mask_cost = max(seconds, _FADING * self.mask_cost)
 
     @property
     def num_tokens(self) -> int:
