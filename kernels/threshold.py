@@ -27,11 +27,12 @@ def masked_logits(
     words: tl.tensor,
 ) -> tl.tensor:
     """The logits of a row at `columns`, minus infinity outside the vocabulary and where row `mask_row` of the mask hides them."""
-    allowed = columns < vocabulary
-    if mask_row >= 0:
-        word = tl.load(mask_ptr + mask_row.to(tl.int64) * words + (columns >> 5), mask=allowed, other=0)
-        allowed = allowed & (((word >> (columns & 31)) & 1) != 0)
-    return tl.load(logits_ptr + row.to(tl.int64) * vocabulary + columns, mask=allowed, other=-float("inf"))
+    inside = columns < vocabulary
+    logits = tl.load(logits_ptr + row.to(tl.int64) * vocabulary + columns, mask=inside, other=-float("inf"))
+    if mask_row >= 0:  # hidden behind the load: one that left tokens out would load them one by one
+        word = tl.load(mask_ptr + mask_row.to(tl.int64) * words + (columns >> 5), mask=inside, other=0)
+        logits = tl.where(((word >> (columns & 31)) & 1) != 0, logits, -float("inf"))
+    return logits
 
 
 @triton.jit

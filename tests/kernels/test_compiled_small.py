@@ -4,6 +4,7 @@ A kernel is compiled anew for each combination of types, constants and alignment
 everybody waits for that: what it needs is compiled when it starts.
 """
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,7 +79,8 @@ def _sample(sampler: DeviceSampler, vocabulary: int) -> None:
         for option in options:
             sequences = [Sequence(str(at), 0, list(range(at + 3)), 1, SamplingParams(**option), at) for at in range(count)]  # type: ignore[arg-type]
             rows = [WantedRow(each, each.num_tokens - 1, True) for each in sequences]
-            sampler.begin(torch.zeros(count, vocabulary), rows, None)
+            for mask in (None, np.ones((count, -(-vocabulary // 32)), np.int32)):
+                sampler.begin(torch.zeros(count, vocabulary), rows, mask)
 
 
 def _slot(number: int, length: int, count: int) -> Slot:
