@@ -6,6 +6,7 @@ token. Where passes come from is a `GuessSource`'s to know; what it computes wit
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from branchpoint.constrained.grammar import MaskRow, Matcher
@@ -27,11 +28,24 @@ class GuessSource(Protocol):
     def draw(self, shadows: Many[Sequence], masks: TokenMask | None) -> Many[RowResult]:
         """What each shadow draws behind its last token, in one pass. `masks` has a row for each."""
 
+    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> Many[Many[RowResult]] | None:
+        """So many tokens of each shadow, pass behind pass, where the device needs nobody between them; None where it does."""
+
     def forget(self, sequence: Sequence) -> None:
         """`sequence` has ended."""
 
     def close(self) -> None:
         """Give back what it holds."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Guesses for a sequence so far, at most `most`, which its `shadow` has too."""
+
+    shadow: Sequence
+    most: int
+    tokens: list[int] = field(default_factory=list)
+    odds: list[Odds] = field(default_factory=list)
 
 
 class DrawnDrafter:
@@ -51,26 +65,17 @@ class DrawnDrafter:
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         """See `Drafter`. Matchers are moved along the guesses, and back."""
         shadows = self._source.ready(wanted)
-        guesses: dict[Sequence, list[int]] = {sequence: [] for sequence in shadows}
-        odds: dict[Sequence, list[Odds]] = {sequence: [] for sequence in shadows}
-        going = list(shadows)
+        drafts = {sequence: _Draft(shadow, wanted[sequence]) for sequence, shadow in shadows.items()}
         try:
-            while going:
-                rows = self._source.draw([shadows[sequence] for sequence in going], self._masks(going))
-                for sequence, row in zip(tuple(going), rows, strict=True):
-                    if row.token is None or not self._goes_on(sequence, row.token):
-                        going.remove(sequence)
-                        continue
-                    guesses[sequence].append(row.token)
-                    shadows[sequence].tokens.append(row.token)
-                    if row.odds is not None:
-                        odds[sequence].append(row.odds)
-                    if len(guesses[sequence]) == wanted[sequence]:
-                        going.remove(sequence)
+            if not self._drawn_on(drafts):
+                going = list(drafts)
+                while going:
+                    rows = self._source.draw([drafts[sequence].shadow for sequence in going], self._masks(going))
+                    going = [one for one, row in zip(going, rows, strict=True) if self._take(one, drafts[one], row)]
         finally:
-            for sequence, tokens in guesses.items():
-                _go_back(sequence, len(tokens))
-        return {sequence: Proposal(tuple(tokens), 0, tuple(odds[sequence])) for sequence, tokens in guesses.items() if tokens}
+            for sequence, draft in drafts.items():
+                _go_back(sequence, len(draft.tokens))
+        return {one: Proposal(tuple(draft.tokens), 0, tuple(draft.odds)) for one, draft in drafts.items() if draft.tokens}
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """See `Drafter`."""
@@ -79,6 +84,28 @@ class DrawnDrafter:
     def close(self) -> None:
         """See `Drafter`."""
         self._source.close()
+
+    def _drawn_on(self, drafts: Mapping[Sequence, "_Draft"]) -> bool:
+        """Whether all guesses could be drawn without a look between passes: nothing hangs on them but what they end."""
+        if not drafts or self._rejected or any(sequence.looks_back for sequence in drafts):
+            return False
+        drawn = self._source.draw_on([draft.shadow for draft in drafts.values()], [draft.most for draft in drafts.values()])
+        for (sequence, draft), rows in zip(drafts.items(), drawn or (), strict=drawn is not None):
+            for row in rows:
+                if not self._take(sequence, draft, row):
+                    break
+            draft.shadow.num_computed = min(draft.shadow.num_computed, draft.shadow.num_tokens)
+        return drawn is not None
+
+    def _take(self, sequence: Sequence, draft: "_Draft", row: RowResult) -> bool:
+        """Put what was drawn behind the guesses for `sequence`; whether another one is wanted."""
+        if row.token is None or not self._goes_on(sequence, row.token):
+            return False
+        draft.tokens.append(row.token)
+        draft.shadow.tokens.append(row.token)
+        if row.odds is not None:
+            draft.odds.append(row.odds)
+        return len(draft.tokens) < draft.most
 
     def _masks(self, sequences: Many[Sequence]) -> TokenMask | None:
         """What may be guessed where the sequences stand now, a row for each; None where that is everything."""

@@ -53,6 +53,9 @@ class HeadSource:
         plan = StepPlan(tuple(Slot(shadow, last, 1, (last,)) for shadow, last in zip(shadows, lasts, strict=True)))
         return [rows[0] for rows in self._runner.execute(plan, lambda: masks).rows]
 
+    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> None:
+        """See `GuessSource`: a pass reads the hidden state that the one before has left, and the token on the host."""
+
     def forget(self, sequence: Sequence) -> None:
         """See `GuessSource`."""
         self._shadows.pop(sequence, None)

@@ -10,7 +10,8 @@ from collections.abc import Sequence as Many
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.shadow import catch_up, shadow_of
-from branchpoint.runtime.plan import RowResult, Runner, Slot, StepPlan, StepResult, TokenMask
+from branchpoint.runtime.flight import AheadRunner
+from branchpoint.runtime.plan import RowResult, Runner, Slot, StepPlan, StepResult, StepUnderWay, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["ModelSource"]
@@ -46,16 +47,35 @@ class ModelSource:
                 chunks.append(Slot(shadow, shadow.num_computed, left, sample=False))
             left -= min(missing, left)
         if chunks:
-            self._run(chunks, None)
+            self._run(StepPlan(tuple(chunks), self._cache.take_copies()), None)
         return found
 
     def draw(self, shadows: Many[Sequence], masks: TokenMask | None) -> Many[RowResult]:
         """See `GuessSource`."""
-        slots = []
-        for shadow in shadows:
-            last = shadow.num_tokens - 1
-            slots.append(Slot(shadow, shadow.num_computed, shadow.num_tokens - shadow.num_computed, (last,)))
-        return [rows[0] for rows in self._run(slots, masks).rows]
+        return [rows[0] for rows in self._run(self._pass(shadows, None), masks).rows]
+
+    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> Many[Many[RowResult]] | None:
+        """See `GuessSource`. Each pass is launched behind the one before, whose tokens it is fed on the device."""
+        runner = self._runner
+        if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
+            return None
+        drawn: dict[Sequence, list[RowResult]] = {shadow: [] for shadow in shadows}
+        plans, steps, made = list[StepPlan](), list[StepUnderWay](), False
+        try:
+            for depth in range(max(counts)):
+                going = [shadow for shadow, count in zip(shadows, counts, strict=True) if count > depth]
+                plans.append(self._pass(going, plans[-1] if plans else None))
+                steps.append(runner.launch(plans[-1], steps[-1] if steps else None))
+                steps[-1].draw(lambda: None)
+                self._ran(plans[-1])
+            for plan, step in zip(plans, steps, strict=True):
+                for slot, rows in zip(plan.slots, step.finish().rows, strict=True):
+                    drawn[slot.sequence] += rows
+            made = True
+        finally:
+            for plan in plans:
+                self._cache.settle(plan.copies, made=made)
+        return list(drawn.values())
 
     def forget(self, sequence: Sequence) -> None:
         """See `GuessSource`. What was computed stays in the cache while there is room."""
@@ -108,20 +128,32 @@ class ModelSource:
                     return True
         return False
 
-    def _run(self, slots: Many[Slot], masks: TokenMask | None) -> StepResult:
+    def _run(self, plan: StepPlan, masks: TokenMask | None) -> StepResult:
         """Compute a pass; prompts can be shared after it."""
-        plan, made = StepPlan(tuple(slots), self._cache.take_copies()), False
+        made = False
         try:
             result = self._runner.execute(plan, lambda: masks)
             made = True
         finally:
             self._cache.settle(plan.copies, made=made)
-        for slot in slots:
+        self._ran(plan)
+        return result
+
+    def _pass(self, going: Many[Sequence], before: StepPlan | None) -> StepPlan:
+        """A pass that draws behind all tokens, or behind what the pass `before` draws."""
+        places = {slot.sequence: place for place, slot in enumerate(before.slots)} if before else {}
+        slots = []
+        for shadow in going:
+            end = shadow.num_computed + 1 if before else shadow.num_tokens
+            slots.append(Slot(shadow, shadow.num_computed, end - shadow.num_computed, (end - 1,)))
+        return StepPlan(tuple(slots), self._cache.take_copies(), tuple(places[shadow] for shadow in going) if before else ())
+
+    def _ran(self, plan: StepPlan) -> None:
+        for slot in plan.slots:
             shadow, was_in_prefill = slot.sequence, slot.sequence.in_prefill
             shadow.num_computed = slot.start + slot.count
             if was_in_prefill:
                 self._cache.publish(shadow)
-        return result
 
     def _release(self, shadow: Sequence) -> None:
         """Take the pages of `shadow`; the cache keeps what they hold while there is room."""

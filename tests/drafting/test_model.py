@@ -77,7 +77,8 @@ def test_same_answers_and_no_page_lost_whatever_the_small_model_says(
     page_size, num_pages = pool
     calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(1, 6)))]
     length = min(CONTEXT, num_pages * page_size)
-    source = source_of(SmallModel(small_pool[1], small_pool[0], lies=lies), context, at_once)
+    small = SmallModel(small_pool[1], small_pool[0], lies=lies, runs_ahead=data.draw(st.booleans()))
+    source = source_of(small, context, at_once)
     runner = ScriptedRunner(num_pages, page_size, runs_ahead=data.draw(st.booleans()))
     made = all_of(drafter_of(source), most, adaptive=data.draw(st.booleans()))
     engine = make_engine(runner, speculation=made, **setup)
@@ -102,8 +103,15 @@ def steps_of(call: Call, small: ScriptedRunner, most: int = 4) -> tuple[int, int
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_model_that_agrees_makes_a_step_of_five_tokens(temperature: float) -> None:
+    """Where its device needs nobody between passes, each is launched behind the one before, and computes the same."""
     call = Call("c", (1, 2, 3), SamplingParams(max_tokens=20, temperature=temperature, seed=4, ignore_eos=True))
-    assert steps_of(call, ScriptedRunner(64, 4)) == (4, 16)
+    plain, ahead = ScriptedRunner(64, 4), ScriptedRunner(64, 4, runs_ahead=True)
+    assert steps_of(call, plain) == steps_of(call, ahead) == (4, 16)
+    assert [plan.num_tokens for plan in ahead.plans] == [plan.num_tokens for plan in plain.plans]
+    assert (plain.num_ahead, ahead.num_ahead) == (0, 12), "three of four passes a step"
+    looking_back = structs.replace(call, sampling=structs.replace(call.sampling, repetition_penalty=1.1))
+    steps_of(looking_back, again := ScriptedRunner(64, 4, runs_ahead=True))
+    assert again.num_ahead == 0
 
 
 def test_guesses_are_drawn_under_the_grammar() -> None:
@@ -185,11 +193,13 @@ def test_equal_models_agree_on_every_draw_and_others_on_some(tmp_path: Path) -> 
     shares = {}
     with pair("") as loaded:
         plain, _ = told(loaded)
-    for name, model in {"same": "dummy:llama", "smaller": write_config(tmp_path)}.items():
+    for name, model in {"same": "dummy:llama", "smaller": write_config(tmp_path), "ahead": "dummy:llama"}.items():
         with pair(model) as loaded:
+            (drafter,) = loaded.engine._speculation._drafters  # type: ignore[attr-defined]
+            drafter._source._runner.runs_ahead = name == "ahead"  # as on a GPU
             tokens, shares[name] = told(loaded)
         assert tokens == plain
-    assert shares["same"] == 1.0
+    assert shares["same"] == shares["ahead"] == 1.0
     assert 0.0 < shares["smaller"] < 1.0
 
 
