@@ -98,7 +98,7 @@ def _prepare(
         relaxed = relax_schema(root, rewriter, dropped, any_order=constraint.order == "any")
         pruned = prune_uninhabited(_without(simplify_schema(relaxed.schema), empty))
         free = unordered_schema(pruned)
-        options = json_options(free.schema, constraint.whitespace, open_keys=has_open_keys(pruned))
+        options = json_options(free.schema, constraint.whitespace, parsed, open_keys=has_open_keys(pruned))
         narrowed = (*left_out, *options.narrowed, *(free.narrowed if constraint.order == "any" else ()))
         try:
             grammar = engine.json_schema(options.text, options.engine, prefix, narrowed)
