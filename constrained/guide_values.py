@@ -23,7 +23,7 @@ LONGEST = 10_000
 _MOST_TEXTS = 6
 _MOST_DIGITS = 40
 _MOST_ITEMS = 1000
-_MOST_STEPS = 20_000
+_MOST_STEPS = 4_000
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
 _HIGHEST = ("maximum", "exclusiveMaximum")
 _Key = tuple[int, ...]
@@ -127,7 +127,7 @@ class ShortValues:
             asked = self._variants.item(variant, frame.count + at)
             texts = find((*asked, special[at]) if at < len(special) else asked)
             text = next((text for text in texts if not (distinct and text in items)), None)
-            if text is None:
+            if text is None or (at + 1) * len(text) > LONGEST:
                 return None
             items.append(text)
         return items[present:]
@@ -148,8 +148,9 @@ class ShortValues:
             for name, others in part.get("dependentRequired", {}).items():
                 needed |= dict.fromkeys(others) if name in present or name in needed else {}
         missing = [name for name in needed if name not in present]
-        declared = dict.fromkeys(name for part in variant for name in part.get("properties", {}))
-        spare = (name for name in declared if name not in needed and name not in present)
+        declared = list(dict.fromkeys(name for part in variant for name in part.get("properties", {})))
+        last = max((at for at, name in enumerate(declared) if name in present), default=-1)
+        spare = (name for name in declared[last + 1 :] if name not in needed)
         least = min(merged(variant).get("minProperties", 0), _MOST_ITEMS) - len(present)
         missing += itertools.islice(
             (name for name in spare if find(self._variants.member(variant, name))), max(0, least - len(missing))

@@ -13,13 +13,14 @@ __all__ = ["Frame", "JsonAt", "JsonReader"]
 
 _SPACE = frozenset(b" \t\r\n")
 _LONGEST_KEPT = 64
+_MOST_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """An open container: what it may be asked for, the keys it has (or the key whose value comes), how many members.
 
-    `scalars` are members that are no containers, and short, as they are written, by their keys: they tell branches apart.
+    `scalars` are the first short members that are no containers, by their keys, as they are written: they tell branches apart.
     """
 
     above: "Frame | None"
@@ -32,7 +33,7 @@ class Frame:
 
     def with_another(self, scalar: bytes = b"") -> "Frame":
         """With one more member, which may be a scalar."""
-        kept = ((self.key, scalar),) if 0 < len(scalar) <= _LONGEST_KEPT else ()
+        kept = ((self.key, scalar),) if 0 < len(scalar) <= _LONGEST_KEPT and len(self.scalars) < _MOST_KEPT else ()
         return replace(self, count=self.count + 1, scalars=self.scalars + kept)
 
 
