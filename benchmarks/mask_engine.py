@@ -108,14 +108,23 @@ class _Pass:
         return RowResult(token)
 
 
-class _Silent:
-    """A drafter that each step waits for, and that never has a guess."""
+class _Guesses:
+    """A drafter that each step waits for: it guesses so `many` tokens of each text, of which every `wrong`th isn't the text's."""
 
-    name = "silent"
+    name = "guesses"
+
+    def __init__(self, texts: Mapping[str, Text], many: int, wrong: int = 5) -> None:
+        self._texts = texts
+        self._many = many
+        self._wrong = wrong
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         """See `Drafter`."""
-        return {}
+        return {sequence: Proposal(self._guess(sequence, min(self._many, count))) for sequence, count in wanted.items()}
+
+    def _guess(self, sequence: Sequence, count: int) -> tuple[int, ...]:
+        tokens, at = self._texts[sequence.call_id].tokens, sequence.num_output
+        return tuple(tokens[place if place % self._wrong else 0] for place in range(at, min(at + count, len(tokens))))
 
     def finish(self, sequence: Sequence, *, kept: bool) -> None:
         """See `Drafter`."""
@@ -145,19 +154,21 @@ def measure_engine(
 ) -> dict[str, tuple[str, float, bool]]:
     """Milliseconds that grammars add to steps of `seconds`, by batch size, and to what the host does meanwhile.
 
-    Steps follow each other at once, or, in an engine that drafts, when the tokens of the one before are known. Where it
-    `truncates`, samplers leave unlikely tokens out, and rows must be exact.
+    Steps follow each other at once, or, in an engine that drafts, when the tokens of the one before are known: with nothing to
+    guess, and with four guesses for each text, most of them right. Where it `truncates`, samplers leave unlikely tokens out, and
+    rows must be exact.
     """
     figures: dict[str, tuple[str, float, bool]] = {}
     gc.freeze()  # as the engine's process does when it is ready
     step = f"engine, step of {seconds * 1e3:.0f} ms at batch"
-    for batch, ahead in itertools.product(batches, (True, False)):
+    kinds = {"": None, " of one that drafts": 0, " of one that drafts 4 for each": 4}
+    for batch, (kind, guesses) in itertools.product(batches, kinds.items()):
         given = {str(number): texts[number % len(texts)] for number in range(batch)}
         free, held = ([Device(seconds, given) for _ in range(ROUNDS)] for _ in range(2))
         for device in (*free, *held):
-            _run(vocabulary, device, masked=device in held, ahead=ahead, truncates=truncates)
+            _run(vocabulary, device, masked=device in held, guesses=guesses, truncates=truncates)
         bare, idle = (np.concatenate([device.idle for device in devices]) * 1e3 for devices in (free, held))
-        case = f"{step} {batch}" if ahead else f"{step} {batch} of one that drafts"
+        case = f"{step} {batch}{kind}"
         for percent in (50, 99):
             added = float(np.percentile(idle, percent) - np.percentile(bare, percent))
             figures[f"{case}, longer by grammars, p{percent}"] = ("ms", max(0.0, added), True)
@@ -167,12 +178,15 @@ def measure_engine(
     return figures
 
 
-def _run(vocabulary: Vocabulary, device: Device, *, masked: bool, ahead: bool, truncates: bool) -> None:
-    """Let the device's texts be drawn together until the first of them ends."""
+def _run(vocabulary: Vocabulary, device: Device, *, masked: bool, guesses: int | None, truncates: bool) -> None:
+    """Let the device's texts be drawn together until the first of them ends; with so many `guesses` a text, None where no drafter
+    is asked.
+    """
     special = frozenset(token for token, text in enumerate(vocabulary.tokens) if not text)
     table = TokenTable(vocabulary.size, frozenset(vocabulary.eos), special, vocabulary.tokens.__getitem__)
     config = EngineConfig(model="clock", max_sequences=len(device.texts), seed=1)
-    waits = None if ahead else Speculation((_Silent(),), most=1, ends=frozenset(), adaptive=False)
+    drafter = None if guesses is None else _Guesses(device.texts, guesses)
+    waits = drafter and Speculation((drafter,), most=max(1, guesses or 0), ends=frozenset(), adaptive=False)
     engine = Engine(config, device, _Compiled(device.texts.values()), table, CONTEXT, speculation=waits)
     for number, (name, text) in enumerate(device.texts.items()):
         sampling = SamplingParams(max_tokens=len(text.tokens), temperature=1.0, top_p=0.9 if truncates else 1.0)

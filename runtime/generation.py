@@ -91,13 +91,15 @@ class Generation:
         if self._ending:
             self._close()
 
-    def commit(self, slot: Slot, rows: Seq[RowResult]) -> Finish | None:
+    def commit(self, slot: Slot, rows: Seq[RowResult], forced: Seq[tuple[int, ...]] = ()) -> Finish | None:
         """Take in the rows of `slot`, whose tokens have KV now. A Finish says that this sample has ended.
 
-        Rows behind guesses are taken while the guesses are what was drawn (or forced); there may be fewer than the slot has.
+        Rows behind guesses are taken while the guesses are what was drawn (or forced); there may be fewer than the slot has. What
+        is `forced` behind guesses was found out as they were masked, from the first that wasn't known by then.
         Raises RuntimeFailure where such a row is unusable.
         """
         sequence = self.sequence
+        first_masked = max(sequence.num_tokens, slot.first_guess)
         self.agreed = []
         self.drafted += len(slot.draft)
         for at, row in self._way(slot, rows) if slot.draft else zip(slot.rows, rows, strict=True):
@@ -110,7 +112,8 @@ class Generation:
                 if self._sampling.logprobs is not None:
                     finish = self._push_forced(sequence.tokens[position + 1], row)
             elif sequence.samples:
-                finish = self._take(row, slot, at)
+                behind = position + 1 - first_masked
+                finish = self._take(row, slot, at, forced[behind] if behind < len(forced) else None)
             if finish:
                 return finish
         if not sequence.samples and sequence.num_computed >= sequence.target:
@@ -172,8 +175,10 @@ class Generation:
         residue = self.sequence.residue
         return residue is not None and row.token is not None and not residue.allows(row.token)
 
-    def _take(self, row: RowResult, slot: Slot, at: int) -> Finish | None:
-        """Accept the token that was sampled in row number `at` of `slot`, and what the grammar forces behind it."""
+    def _take(self, row: RowResult, slot: Slot, at: int, forced: Seq[int] | None) -> Finish | None:
+        """Accept the token that was sampled in row number `at` of `slot`, and what the grammar forces behind it: that is
+        `forced`, if it is known, where the token is the guess there.
+        """
         token = row.token
         assert token is not None, "a row that was to be sampled has no token"
         logprob = None
@@ -188,12 +193,10 @@ class Generation:
         finish = self._append(token)
         if finish is None or self._sampling.include_stop:
             finish = self._push(token, logprob) or finish
-        if finish is None and self._is_whole():
-            finish = Finish("stop")
         if finish is None and not self.sequence.samples:
-            finish = self._spent()
+            finish = Finish("stop") if self._is_whole() else self._spent()
         if finish is None and self.sequence.matcher is not None:
-            finish = self._force()
+            finish = self._force(forced if guessed is not None else None)
             if finish and self._sampling.logprobs is not None and self.sequence.next_row < self.sequence.num_tokens - 1:
                 self._ending, finish = finish, None
                 self._close()
@@ -233,15 +236,17 @@ class Generation:
         matcher = self.sequence.matcher
         return self._constrained and matcher is not None and matcher.finished
 
-    def _force(self) -> Finish | None:
-        """Append what the grammar leaves no choice about, up to the output's cap; a Finish where that ends the output.
+    def _force(self, forced: Seq[int] | None = None) -> Finish | None:
+        """Append what the grammar leaves no choice about (`forced`, where that is known), up to the output's cap; a Finish where
+        that ends the output.
 
         Tokens whose log-probability is asked are only pushed with it, when their rows have come.
         """
         sequence = self.sequence
         matcher = sequence.matcher
         assert matcher is not None
-        for token in matcher.forced()[: sequence.max_output - sequence.num_output]:
+        tokens = matcher.forced() if forced is None else forced
+        for token in tokens[: sequence.max_output - sequence.num_output]:
             finish = self._append(token)
             if self._sampling.logprobs is None and (finish is None or self._sampling.include_stop):
                 finish = self._push_forced(token, None) or finish

@@ -5,12 +5,13 @@ masks before it samples. Behind a draft, the matcher walks along the guesses, th
 """
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from branchpoint.constrained.grammar import Matcher, Residue, mask_words
+from branchpoint.constrained.grammar import MaskRow, Matcher, Residue, mask_words
 from branchpoint.runtime.plan import Slot, StepPlan, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
@@ -131,8 +132,8 @@ class MaskFiller:
 
 
 def _must_be_exact(slot: Slot) -> bool:
-    """Whether which other tokens are allowed changes the chance of the one that is drawn, or guesses follow."""
-    return bool(slot.draft) or slot.sequence.sampling.truncates
+    """Whether which other tokens are allowed changes the chance of the one that is drawn."""
+    return bool(slot.odds) or slot.sequence.sampling.truncates
 
 
 def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseException]:
@@ -151,25 +152,31 @@ def _fill_all(rows: TokenMask, part: list[_Wanted]) -> list[_Walk | BaseExceptio
 def _fill(rows: TokenMask, wanted: _Wanted) -> _Walk:
     """Mask the first row, and those behind the guesses that the grammar takes. Raises only what the first row's fill raises.
 
-    What is drawn from an exact row is asked about too, since exact rows look less far.
+    What is drawn from any of them is asked about when the matcher stands there, exact or not, since exact rows look less far.
+    Where the first has nothing to ask, nobody would, and the others are exact.
     """
     started, slot, matcher = time.perf_counter(), wanted.slot, wanted.matcher
     residue = matcher.fill_loosely(rows[0])
-    if residue is not None and _must_be_exact(slot):
+    exact = residue is None or _must_be_exact(slot)
+    if residue is not None and exact:
         residue.narrow(rows[0])
+    fill = matcher.fill if exact else matcher.fill_loosely
     forced: list[tuple[int, ...]] = []  # behind each guess so far
     try:
         if slot.depths:
-            _walk_tree(rows, slot, matcher, forced)
+            _walk_tree(rows, slot, matcher, fill, forced)
         else:
-            _walk(rows, slot.draft[wanted.known :], matcher, forced)
+            _walk(rows, slot.draft[wanted.known :], matcher, fill, forced)
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         rows[len(forced) + 1 :] = -1
         return _Walk(time.perf_counter() - started, len(forced) + 1, whole=False)
-    return _Walk(time.perf_counter() - started, len(forced) + 1, residue=residue, forced=tuple(forced))
+    known = () if slot.depths else tuple(forced)
+    return _Walk(time.perf_counter() - started, len(forced) + 1, residue=residue, forced=known)
 
 
-def _walk(rows: TokenMask, guesses: tuple[int, ...], matcher: Matcher, forced: list[tuple[int, ...]]) -> None:
+def _walk(
+    rows: TokenMask, guesses: tuple[int, ...], matcher: Matcher, fill: Callable[[MaskRow], object], forced: list[tuple[int, ...]]
+) -> None:
     """Along the guesses of a chain that the matcher takes, and back; what it forces behind each decides about the next ones, and
     needs no mask.
     """
@@ -179,12 +186,14 @@ def _walk(rows: TokenMask, guesses: tuple[int, ...], matcher: Matcher, forced: l
             break
         following = following[1:] if following else tuple(matcher.forced())
         if not following:
-            matcher.fill(row)
+            fill(row)
         forced.append(following)
     matcher.rollback(len(forced))
 
 
-def _walk_tree(rows: TokenMask, slot: Slot, matcher: Matcher, forced: list[tuple[int, ...]]) -> None:
+def _walk_tree(
+    rows: TokenMask, slot: Slot, matcher: Matcher, fill: Callable[[MaskRow], object], forced: list[tuple[int, ...]]
+) -> None:
     """Down along all guesses that the matcher takes, and back; what it forces isn't asked."""
     at = 0
     for row, guess, depth in zip(rows[1:], slot.draft, slot.depths, strict=True):
@@ -194,6 +203,6 @@ def _walk_tree(rows: TokenMask, slot: Slot, matcher: Matcher, forced: list[tuple
         if matcher.advance((guess,)) != 1:
             break
         at += 1
-        matcher.fill(row)
+        fill(row)
         forced.append(())
     matcher.rollback(at)

@@ -20,6 +20,7 @@ __all__ = ["JudgedGrammar", "JudgedMatcher"]
 _MAX_PROBED = 16
 _MAX_FOLLOWED = 8
 _BUDGET = 32
+_REMEMBERED = 64  # tokens whose text was read: guesses are asked about more than once
 _FEW_ASKED = 8  # tokens to ask about before a whole row is cut to see whether any may follow
 _Place = TypeVar("_Place")
 
@@ -53,7 +54,7 @@ class JudgedMatcher(Generic[_Place]):
         self._eos = frozenset(self._vocabulary.eos)
         self._row: MaskRow = allocate(1, self._vocabulary.size)[0]
         self._allowance = Allowance(grammar.watch.work)
-        self._ahead: tuple[_Place, int, _Place | None] | None = None  # what was read last: a place, a token, what it led to
+        self._ahead: dict[tuple[int, int], tuple[_Place, _Place | None]] = {}  # what was read: a place, and what a token led to
 
     def fill(self, row: MaskRow) -> None:
         """Write the tokens that may come next. Raises MatcherError where there is none."""
@@ -168,9 +169,12 @@ class JudgedMatcher(Generic[_Place]):
     def _reached(self, token: int) -> _Place | None:
         """The place after a token's text, None where the judge refuses it."""
         place = self._places[-1]
-        if self._ahead is None or self._ahead[0] is not place or self._ahead[1] != token:
-            self._ahead = place, token, self._watch.read(place, self._vocabulary.tokens[token])
-        return self._ahead[2]
+        key = id(place), token  # of a place that is kept: another can't be in its stead
+        if key not in self._ahead:
+            if len(self._ahead) >= _REMEMBERED:
+                self._ahead.clear()
+            self._ahead[key] = place, self._watch.read(place, self._vocabulary.tokens[token])
+        return self._ahead[key][1]
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens. Raises MatcherError past the start."""

@@ -45,7 +45,9 @@ def commit_rows(
     if sequence in masks.broken:
         renew_matcher(sequence)
     masked = masks.usable.get(sequence, len(slot.draft) + 1)
-    finish = member.commit(slot, rows[: len(rows) - len(slot.draft) - 1 + masked])
+    rows = rows[: len(rows) - len(slot.draft) - 1 + masked]
+    forced = masks.forced.get(sequence, ())
+    finish = member.commit(slot, rows, forced) if isinstance(member, Generation) else member.commit(slot, rows)
     if isinstance(member, Generation):
         if slot.depths:
             cache.close_up(sequence, slot.first_guess, member.agreed[: max(0, sequence.num_computed - slot.first_guess)])

@@ -283,9 +283,11 @@ def test_rows_are_exact_where_the_others_count() -> None:
         rows = filler.start(StepPlan((Slot(sequence, 0, 1, (0,)),))).wait()
         assert rows is not None and sequence.residue is not None
         assert ({token for token in iterate_allowed(rows[0]).tolist() if token < SIZE} != {5}) == loosely
-    sequence = Sequence("call", 0, [1], 1, SamplingParams(), 0, matcher=Loose((frozenset({5}), frozenset({6}))))
-    sequence.residue = Refuses(frozenset())
-    drafted = filler.start(StepPlan((Slot(sequence, 0, 2, (0, 1), draft=(5,)),))).wait()
-    assert drafted is not None and sequence.residue is not None
-    assert [[token for token in iterate_allowed(row) if token < SIZE] for row in drafted] == [[5], [6]]
+    for sampling, loosely in ((SamplingParams(), True), (SamplingParams(top_p=0.9), False)):
+        sequence = Sequence("call", 0, [1], 1, sampling, 0, matcher=Loose((frozenset({5}), frozenset({6, 7}))))
+        sequence.residue = Refuses(frozenset())
+        drafted = filler.start(StepPlan((Slot(sequence, 0, 2, (0, 1), draft=(5,)),))).wait()
+        assert drafted is not None and sequence.residue is not None
+        found = [[token for token in iterate_allowed(row).tolist() if token < SIZE] for row in drafted]
+        assert (found == [[5], [6, 7]]) != loosely
     filler.close()
