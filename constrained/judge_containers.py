@@ -167,7 +167,8 @@ def _unique(judge: Verdicts, schema: SchemaMap, frame: Frame, child: Open | None
         return None if schema["uniqueItems"] else True
     if len(frame.cell.seen) < frame.count:
         return False
-    items = schema.get("items", True)
+    first = schema.get("prefixItems", ())
+    items = first[frame.count] if frame.count < len(first) else schema.get("items", True)
     if isinstance(items, dict) and len(items) == 1 and "$ref" in items:
         items = judge.definitions[items["$ref"]]
     if child is not None and child.kind is not None and isinstance(items, dict) and "enum" in items:

@@ -48,6 +48,11 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ["[1,2,true]", '[{"a":1},{"a":2}]'],
         ["[1,1]", "[1,1.0]", '[{"a":1,"b":2},{"b":2,"a":1}]'],
     ),
+    "unique items behind a first that is free": (
+        {"type": "array", "prefixItems": [{}, {"enum": [1, 2]}], "items": {"enum": ["a", 2]}, "uniqueItems": True},
+        ['["x",2,"a"]', "[1,2]", "[true,1,2]"],
+        ["[1,1]", '["x",2,2]', '["a",1,"a"]'],
+    ),
     "contains": (
         {"type": "array", "items": INTEGER, "contains": {"minimum": 5}, "maxContains": 2},
         ["[1,5]", "[6,7]"],
