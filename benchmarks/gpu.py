@@ -9,8 +9,10 @@ another one from where something broke: the exit status is 3 then. What was take
 """
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,13 +67,22 @@ class _Child:
         with tempfile.TemporaryDirectory() as cache:
             environment = os.environ | {"TRITON_CACHE_DIR": cache}
             command = [sys.executable, "-m", "benchmarks.gpu", *self._options]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-                timer = threading.Timer(self._seconds, process.kill)
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True) as process:
+                timer = threading.Timer(self._seconds, _end, [process])
                 timer.start()
                 assert process.stdout is not None, "it was asked for"
-                yield from process.stdout
-                self.status = process.wait()
-                timer.cancel()
+                try:
+                    yield from process.stdout
+                    self.status = process.wait()
+                finally:
+                    timer.cancel()
+                    _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and all that it started: what outlives it would hold the device and the pipe."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass(slots=True)

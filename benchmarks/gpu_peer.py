@@ -1,6 +1,7 @@
 """vLLM beside the workloads of `benchmarks.gpu`: its figures from one H200, or taken anew where somebody has it in a folder."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
