@@ -90,12 +90,14 @@ class DrawnDrafter:
         if not drafts or self._rejected or any(sequence.looks_back for sequence in drafts):
             return False
         drawn = self._source.draw_on([draft.shadow for draft in drafts.values()], [draft.most for draft in drafts.values()])
-        for (sequence, draft), rows in zip(drafts.items(), drawn or (), strict=drawn is not None):
+        if drawn is None:
+            return False
+        for (sequence, draft), rows in zip(drafts.items(), drawn, strict=True):
             for row in rows:
                 if not self._take(sequence, draft, row):
                     break
             draft.shadow.num_computed = min(draft.shadow.num_computed, draft.shadow.num_tokens)
-        return drawn is not None
+        return True
 
     def _take(self, sequence: Sequence, draft: "_Draft", row: RowResult) -> bool:
         """Put what was drawn behind the guesses for `sequence`; whether another one is wanted."""

@@ -149,6 +149,7 @@ class ModelSource:
         return StepPlan(tuple(slots), self._cache.take_copies(), tuple(places[shadow] for shadow in going) if before else ())
 
     def _ran(self, plan: StepPlan) -> None:
+        """The pass is computed, or will be before the next one: prompts can be shared."""
         for slot in plan.slots:
             shadow, was_in_prefill = slot.sequence, slot.sequence.in_prefill
             shadow.num_computed = slot.start + slot.count
