@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu_peer import PEER, RECORDED, START_UP, measure_peer
 from benchmarks.report import Figure, Report
@@ -79,6 +80,15 @@ class _Child:
                     _end(process)
 
 
+def _entry(line: str) -> dict[str, Any]:
+    """What a line tells; nothing where it is some library's."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
 def _end(process: subprocess.Popen[str]) -> None:
     """End a process and all that it started: what outlives it would hold the device and the pipe."""
     with contextlib.suppress(ProcessLookupError):
@@ -109,7 +119,9 @@ class _Whole:
         """All workloads of a model, in another process after each that breaks."""
         left = list(workloads)
         if self.peer is not None and self._has_time(f"{model}, {PEER}"):
-            self.peers[model] = RECORDED.get(model, {}) | measure_peer(self.peer, model, PEER_SECONDS)
+            self.peers[model] = RECORDED.get(model, {}) | measure_peer(
+                self.peer, model, min(PEER_SECONDS, 30 + self.deadline - time.monotonic())
+            )
         while left and self._has_time(f"{model} {left[0]}"):
             status, begun = self._run(["--parts", "serve", "--models", model, "--workloads", ",".join(left)], model)
             if status == 0:
@@ -133,7 +145,7 @@ class _Whole:
         left = max(1.0, self.deadline - time.monotonic())
         child = _Child([*options, "--here", "--budget", f"{left:.0f}", *(["--dry"] if self.dry else [])], left + GRACE)
         for line in child.lines():
-            entry = json.loads(line) if line.startswith("{") else {}
+            entry = _entry(line)
             if "begins" in entry:
                 begun = entry["begins"]
             elif "skipped" in entry:
@@ -142,10 +154,10 @@ class _Whole:
                 self.report.add(self._beside(model, entry))
         return child.status, begun
 
-    def _beside(self, model: str, entry: dict[str, object]) -> Figure:
+    def _beside(self, model: str, entry: dict[str, Any]) -> Figure:
         """A figure as it was told, beside the peer's where there is one and it has no other."""
         entry.pop("ratio")
-        figure = Figure(**entry, lower_is_better=entry["unit"] in LOWER)  # type: ignore[arg-type]  # as a Report wrote it
+        figure = Figure(**entry, lower_is_better=entry["unit"] in LOWER)
         if figure.peer is not None or self.dry:
             return figure
         case = figure.case.removeprefix(f"{model} ")

@@ -67,7 +67,7 @@ class _Scripted:
             return
         workloads = self.options[self.options.index("--workloads") + 1].split(",")
         self.begun.append(workloads)
-        yield "what a library prints\n"
+        yield from ("what a library prints\n", "{'like': 'this'}\n", "7\n")
         for workload in workloads:
             yield json.dumps({"bench": "gpu", "begins": workload})
             if workload in ("W2", "W4"):
