@@ -11,7 +11,7 @@ from branchpoint.constrained.errors import TooFewTokens
 from branchpoint.constrained.guide_values import rest_of_number
 from branchpoint.constrained.mask import allocate, iterate_allowed
 from branchpoint.constrained.shortest import Patterns
-from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex, StructuralTag
+from branchpoint.constrained.spec import Choice, Constraint, Ebnf, JsonSchema, Regex
 from branchpoint.constrained.vocabulary import Vocabulary
 from tests.constrained.corpus import compiled, constraints, is_valid
 
@@ -166,17 +166,6 @@ def test_bytes_that_were_cut_from_the_prompt_do_not_count(compiler: GrammarCompi
     assert ends and vocabulary.text(output) in (b" yes", b" no thanks")
     with pytest.raises(TooFewTokens):
         steerable(compiler, Choice(("no thanks, not today",)), b" ").within(limit)
-
-
-def test_tags_close_within_the_limit(compiler: GrammarCompiler, vocabulary: Vocabulary) -> None:
-    tag = {"begin": "<call>", "schema": {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}}
-    format_ = {"type": "structural_tag", "structures": [{**tag, "end": "</call>"}], "triggers": ["<call>"]}
-    grammar = steerable(compiler, StructuralTag(json.dumps(format_)))
-    matcher = grammar.within(Limit(24, 4096)).matcher()
-    begun = vocabulary.encode(b'So <call>{"a":')
-    assert matcher.advance(begun) == len(begun)
-    output, ends = Writer(vocabulary, seed=3).write(matcher, 24 - len(begun))
-    assert (ends and vocabulary.text(output).endswith(b"}</call>")) or b"</call>" in vocabulary.text(output)
 
 
 @pytest.mark.parametrize(
