@@ -29,6 +29,11 @@ _UNSUPPORTED = (
         "it is counted only where all are required.",
     ),
     (re.compile(r"patternProperty regexes .* are not disjoint"), "patternProperties", "two of its patterns match one key."),
+    (
+        re.compile(r"circular references"),
+        "$ref $dynamicRef $recursiveRef",
+        "it comes back to where it stands, on the same value.",
+    ),
     (re.compile(r"[Ll]ook-?arounds?|backreferences"), "pattern", "it uses what no automaton expresses."),
 )
 

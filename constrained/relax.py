@@ -201,7 +201,7 @@ class _Relaxer:
     def _logic(self, schema: SchemaMap, result: SchemaMap, extra: list[Schema], context: Context) -> None:
         if "allOf" in schema:
             held = Context(context.owner, context.conditional)  # what the engine merges comes in declared order
-            extra += [self.part(each, held) for each in self._joinable(schema["allOf"], context)]
+            extra += [self.part(each, held) for each in self._joinable(schema, context)]
         if "anyOf" in schema:
             self._choose(self._branches("anyOf", schema, result, context), result, extra)
         if "oneOf" in schema:
@@ -222,14 +222,19 @@ class _Relaxer:
                 known = result.get("properties", {})
                 result["properties"] = {**known, **{name: True for name in names if name not in known}}
 
-    def _joinable(self, parts: list[Schema], context: Context) -> list[Schema]:
-        """Of parts that all apply, those that the engine can merge: where references recur, only one that has some."""
+    def _joinable(self, schema: SchemaMap, context: Context) -> list[Schema]:
+        """Of parts that all apply, those that the engine can merge: where references recur, only one that has some, and none that
+        says something of a property which the schema itself has.
+        """
+        parts: list[Schema] = schema["allOf"]
         if SIBLINGS not in self.dropped:
             return parts
-        referring = [each for each in parts if mentions_reference(each)]
-        if len(referring) > 1:
+        own = schema.get("properties", {}).keys()
+        left_out = [each for each in parts if mentions_reference(each)][1:]
+        left_out += [each for each in parts if isinstance(each, dict) and own & each.get("properties", {}).keys()]
+        if left_out:
             self.give_up(context, "allOf")
-        return [each for each in parts if not any(each is other for other in referring[1:])]
+        return [each for each in parts if not any(each is other for other in left_out)]
 
     def _choose(self, branches: list[Schema], result: SchemaMap, extra: list[Schema]) -> None:
         if "anyOf" in result:

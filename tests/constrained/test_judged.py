@@ -121,6 +121,21 @@ CASES: dict[str, tuple[object, list[str], list[str]]] = {
         ['{"tags":[1],"next":{"tags":[1]}}'],
         ['{"tags":[1,1]}', '{"next":{"next":{"tags":[1,2,1]}}}'],
     ),
+    "a reference that recurs, beside a part about the same property": (
+        {
+            "$ref": "#/$defs/node",
+            "$defs": {
+                "node": {
+                    "type": "object",
+                    "properties": {"x": {"$ref": "#/$defs/node"}},
+                    "allOf": [{"properties": {"x": {"maxProperties": 1}}}],
+                    "additionalProperties": False,
+                }
+            },
+        },
+        ["{}", '{"x":{"x":{}}}'],
+        ['{"x":1}', '{"x":{"y":1}}', '{"x":{"x":1}}'],
+    ),
     "words that look at their neighbours only": (
         {
             "type": "object",

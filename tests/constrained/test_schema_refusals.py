@@ -166,3 +166,9 @@ def test_what_pydantic_writes_is_understood(compiler: GrammarCompiler, vocabular
     grammar = compiled(compiler, JsonSchema(json.dumps(Owner.model_json_schema())))
     assert accepts(grammar, vocabulary, good)
     assert not any(accepts(grammar, vocabulary, text) for text in bad)
+
+
+def test_a_reference_that_comes_back_to_the_same_value_is_named(compiler: GrammarCompiler) -> None:
+    node = {"type": "object", "dependentSchemas": {"a": {"$ref": "#/$defs/node"}}}
+    error = compiler.compile(JsonSchema(json.dumps({"$ref": "#/$defs/node", "$defs": {"node": node}}))).exception(30)
+    assert isinstance(error, UnsupportedKeyword) and error.keyword == "$ref"
