@@ -21,7 +21,9 @@ Variant = tuple[SchemaMap, ...]
 """Subschemas that apply together, with all that these bring along."""
 
 _Key = tuple[int, ...]
-_MOST = 16
+_MOST = 32
+_MOST_FOUND = 256
+_DEEPEST = 24
 _MOST_PARTS = 48
 
 
@@ -30,21 +32,21 @@ class Variants:
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
-        self._known: dict[tuple[int, ...], tuple[Variant, ...]] = {}
+        self._known: dict[_Key, tuple[Variant, ...]] = {}
 
-    def of(self, asked: Asked, within: frozenset[_Key] = frozenset()) -> tuple[Variant, ...]:
-        """The variants of subschemas, at most 16; none where one is false, or within itself (`within` are those around)."""
+    def of(self, asked: Asked) -> tuple[Variant, ...]:
+        """The variants of subschemas, at most 32; none where one of them is false."""
         key = tuple(map(id, asked))
-        if key in within:
-            return ()
         known = self._known.get(key)
         if known is None:
-            known = tuple(self._found(asked, within | {key}))
-            if not within:
-                self._known[key] = known
+            known = self._known[key] = tuple(self._found(asked, 0, [_MOST_FOUND]))
         return known
 
-    def _found(self, asked: Asked, within: frozenset[_Key]) -> list[Variant]:
+    def _found(self, asked: Asked, depth: int, left: list[int]) -> list[Variant]:
+        """The variants, as far as there are any left to look for, and not too deep: branches may stand within themselves."""
+        left[0] -= 1
+        if left[0] < 0 or depth > _DEEPEST:
+            return []
         parts, forks = dict[int, SchemaMap](), list[list[Asked]]()
         waiting = list(reversed(asked))
         while waiting and len(parts) < _MOST_PARTS:
@@ -60,12 +62,13 @@ class Variants:
             forks += [[(part["if"], part.get("then", True)), (part.get("else", True),)]] if "if" in part else []
         variants: list[Variant] = [tuple(parts.values())]
         for fork in forks:
-            inner = [each for branch in fork for each in self.of(branch, within)]
+            found = (each for branch in fork for each in self._found(branch, depth + 1, left))
+            inner = list(itertools.islice(found, _MOST))
             variants = [_joined(variant, each) for variant in variants for each in inner][:_MOST]
         return variants
 
     def all(self, asks: Iterable[Asked]) -> list[Variant]:
-        """The variants of what may be asked for, at most 16."""
+        """The variants of what may be asked for, at most 32."""
         return list(itertools.islice((variant for asked in asks for variant in self.of(asked)), _MOST))
 
     def member(self, variant: Variant, name: str) -> Asked:

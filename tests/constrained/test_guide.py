@@ -94,6 +94,15 @@ def test_in_doubt_an_array_gets_what_it_must_contain_and_a_number_goes_on() -> N
     assert guesses[:3] == [b"]", b",5]", b".1]"]
 
 
+def test_branches_within_themselves_and_a_web_of_them_are_given_up_quickly() -> None:
+    web: dict[str, Schema] = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 3} for at in range(500)}
+    assert rest({"$ref": "#/$defs/d0", "$defs": web}, b"") is None
+    assert (
+        rest({"anyOf": [{"$ref": "#/$defs/self"}, {"const": 7}], "$defs": {"self": {"anyOf": [{"$ref": "#/$defs/self"}]}}}, b"")
+        == b"7"
+    )
+
+
 def test_values_that_would_double_with_each_level_are_given_up_quickly() -> None:
     levels: dict[str, Schema] = {
         f"d{at}": {"type": "array", "minItems": 2, "items": {"$ref": f"#/$defs/d{at + 1}"}} for at in range(60)
