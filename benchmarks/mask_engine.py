@@ -103,9 +103,15 @@ class _Pass:
         sequence = slot.sequence
         tokens = self.device.texts[sequence.call_id].tokens
         token = tokens[min(position + 1 - sequence.num_prompt, len(tokens) - 1)]  # what runs ahead of a text's end is lost
-        if sequence.residue is not None and position + 1 == sequence.num_tokens:
-            assert sequence.residue.allows(token), "the text is valid"
-        return RowResult(token)
+        residue, result = sequence.residue, RowResult(token)
+        if residue is None or position + 1 != sequence.num_tokens:
+            return result
+
+        def asked() -> RowResult:
+            assert residue.allows(token), "the text is valid"
+            return result
+
+        return RowResult(token, doubt=asked)
 
 
 class _Guesses:

@@ -22,7 +22,7 @@ from branchpoint.kernels.drawing import COLDEST, DrawOptions
 from branchpoint.kernels.logprobs import top_logits
 from branchpoint.runtime.logprobs import RowReport, WantedRow, asked_places
 from branchpoint.runtime.penalties import changes_logits, gather_changes, suppressed_tokens
-from branchpoint.runtime.plan import RowResult, TokenMask
+from branchpoint.runtime.plan import RowResult, TokenMask, asked
 from branchpoint.runtime.sampler import (
     Drawn,
     Sampler,
@@ -45,7 +45,7 @@ class DeviceSampler(Sampler):
 
     def sample(self, logits: Tensor, rows: list[WantedRow], mask: TokenMask | None) -> list[RowResult]:
         """See `Sampler.sample`."""
-        return self.begin(logits, rows, mask).collect()
+        return [*asked(tuple(self.begin(logits, rows, mask).collect()))]
 
     def warm_up(self, vocabulary: int, device: torch.device) -> None:
         """See `Sampler.warm_up`."""
@@ -82,7 +82,8 @@ class DeviceSampler(Sampler):
             results = _results(rows, mask_rows, packed, fetched.wait())
             for index, scores in doubtful:  # nobody else keeps the logits: many prompts' would not fit into memory
                 assert mask is not None, "a residue is what is left to ask about a mask"
-                results[index] = self._judged(results[index], partial(fetched.also, scores), rows[index], mask[index])
+                judged = partial(self._judged, results[index], partial(fetched.also, scores), rows[index], mask[index])
+                results[index] = replace(results[index], doubt=judged)
             return results
 
         return Drawn(tokens, collect)

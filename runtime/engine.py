@@ -5,7 +5,7 @@ All methods are called from one thread, that of `process.py`'s hosts. Nothing he
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from branchpoint.errors import BranchpointError
 from branchpoint.radix import CopyCost, HostTier
@@ -233,19 +233,19 @@ class Engine:
                 self._fail(group, result)
             return
         self._steps, self._computed = self._steps + 1, self._computed + plan.num_tokens
-        errors = masks.errors | row_errors(plan, result)
-        self._scheduler.commit(plan, set(errors))
-        if not (self._ahead or errors) and self._haste.pays(plan):
+        self._scheduler.commit(plan, {*masks.errors, *row_errors(plan, result)})
+        if not self._ahead and self._haste.pays(plan):
             with self._haste.foresee(plan, result, masks):
                 self._ahead = self._launch(self._scheduler.plan(early=True), early=True)
         since = self._clock()
-        self._commit(plan, result, masks, errors)
+        self._commit(plan, result.asked(), masks)
         before, self._landed = self._landed, self._clock()
         seconds = self._landed - max(flight.since, before)
         self._haste.note(self._landed - since, seconds, self._ahead)
         self._scheduler.took(plan, seconds)
 
-    def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks, errors: Mapping[Sequence, BaseException]) -> None:
+    def _commit(self, plan: StepPlan, result: StepResult, masks: StepMasks) -> None:
+        errors = masks.errors | row_errors(plan, result)
         ahead = {slot.sequence: slot.start + slot.count for slot in self._ahead.plan.slots} if self._ahead else {}
         for slot, rows in zip(plan.slots, result.rows, strict=True):
             sequence = slot.sequence

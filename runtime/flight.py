@@ -5,12 +5,13 @@ the host. Then `StepPlan.sources` says which tokens are still to come; masks and
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from branchpoint.runtime.errors import DeviceLost, RuntimeFailure
 from branchpoint.runtime.masks import MaskFiller, StepMasks
-from branchpoint.runtime.plan import Runner, StepPlan, StepResult, StepUnderWay
+from branchpoint.runtime.plan import RowResult, Runner, Slot, StepPlan, StepResult, StepUnderWay, asked
 from branchpoint.runtime.sequence import Sequence, Status
 
 __all__ = ["AheadRunner", "Flight", "take_off"]
@@ -57,17 +58,22 @@ class Flight:
 
     def land(self, ahead: "Flight | None") -> StepResult | RuntimeFailure:
         """Wait for what the step gives, or why it failed; of both `plan` and this only what counts is left. Where a token was
-        replaced, the flight `ahead` has another one. Raises DeviceLost where nothing can be computed any more.
+        replaced, the flight `ahead` has another one. Where there is none, only those are asked about whose guess may yet be
+        right, since its KV is not to be lost. Raises DeviceLost where nothing can be computed any more.
         """
         outcome = _guarded(self.finish)
         self.masks.wait()
         if isinstance(outcome, RuntimeFailure):
             return outcome
         came = [(slot, rows) for slot, rows in zip(self.plan.slots, outcome.rows, strict=True) if slot.sequence not in self.void]
-        if ahead is not None:
-            ahead.void.update(slot.sequence for slot, rows in came if any(row.replaced for row in rows))
         self.plan = replace(self.plan, slots=tuple(slot for slot, _ in came), sources=())
-        return replace(outcome, rows=tuple(rows for _, rows in came))
+        result = replace(
+            outcome, rows=tuple(rows if ahead is None and not _is_wrong(slot, rows) else asked(rows) for slot, rows in came)
+        )
+        if ahead is not None:
+            replaced = (any(row.replaced for row in rows) for rows in result.rows)
+            ahead.void.update(slot.sequence for slot, is_other in zip(self.plan.slots, replaced, strict=True) if is_other)
+        return result
 
     def _look_back(self) -> None:
         """Tokens have been taken in since it was launched: sequences of which it computes other ones are void."""
@@ -116,6 +122,11 @@ def _guarded(compute: Callable[[], T]) -> T | RuntimeFailure:
         return failure
     except Exception as error:  # noqa: BLE001  # the boundary of one step: a fault costs the calls in it, not the engine
         return RuntimeFailure(f"The forward pass failed: {type(error).__name__}: {str(error)[:500]}")
+
+
+def _is_wrong(slot: Slot, rows: Many[RowResult]) -> bool:
+    """Whether the first guess of a slot isn't what was drawn."""
+    return bool(slot.draft) and rows[-1 - len(slot.draft)].token != slot.draft[0]
 
 
 def _raise(failure: RuntimeFailure) -> StepResult:

@@ -161,6 +161,7 @@ def _fill(rows: TokenMask, wanted: _Wanted) -> _Walk:
     if residue is not None and exact:
         residue.narrow(rows[0])
     fill = matcher.fill if exact else matcher.fill_loosely
+    whole = True
     forced: list[tuple[int, ...]] = []  # behind each guess so far
     try:
         if slot.depths:
@@ -169,9 +170,9 @@ def _fill(rows: TokenMask, wanted: _Wanted) -> _Walk:
             _walk(rows, slot.draft[wanted.known :], matcher, fill, forced)
     except BaseException:  # noqa: BLE001  # the boundary of a guess, a library's panics too: the sequence must not see them
         rows[len(forced) + 1 :] = -1
-        return _Walk(time.perf_counter() - started, len(forced) + 1, whole=False)
+        whole, residue = False, None
     known = () if slot.depths else tuple(forced)
-    return _Walk(time.perf_counter() - started, len(forced) + 1, residue=residue, forced=known)
+    return _Walk(time.perf_counter() - started, len(forced) + 1, whole, residue, known)
 
 
 def _walk(

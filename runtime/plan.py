@@ -5,7 +5,7 @@ The scheduler makes a `StepPlan`, the runner answers with a `StepResult`, the sc
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -32,6 +32,7 @@ __all__ = [
     "StepUnderWay",
     "TokenMask",
     "TokenMove",
+    "asked",
 ]
 
 TokenMask = npt.NDArray[np.int32]
@@ -182,8 +183,8 @@ class RowResult:
     best (id, logprob) of the raw distribution, `asked` the raw log-probabilities of the tokens in `sequence.asked` of this row.
     `error` says why the row is unusable (NaN logits); its sequence ends with an error. Where the sequence is pooled, no logits
     are made: `hidden`, float32 [hidden_size], is the sum of the slot's hidden states, in its last row. A draft model's row tells
-    with `odds` what its token was drawn from, where verifying needs that. A token that was `replaced` when it was known isn't the
-    one that a step ahead has computed.
+    with `odds` what its token was drawn from, where verifying needs that. Where there is a `doubt`, its grammar may still refuse
+    the token: asked, it gives the row as it is. A token that was `replaced` then isn't the one that a step ahead has computed.
     """
 
     token: int | None
@@ -195,6 +196,7 @@ class RowResult:
     hidden: npt.NDArray[np.float32] | None = None
     odds: Odds | None = None
     replaced: bool = False
+    doubt: "Callable[[], RowResult] | None" = field(default=None, compare=False)
 
     @property
     def failure(self) -> BranchpointError | None:
@@ -204,12 +206,21 @@ class RowResult:
         return MatcherError(self.error) if isinstance(self.error, Refusal) else RuntimeFailure(self.error)
 
 
+def asked(rows: tuple[RowResult, ...]) -> tuple[RowResult, ...]:
+    """Rows without doubts."""
+    return tuple(row.doubt() if row.doubt else row for row in rows) if any(row.doubt for row in rows) else rows
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """One tuple of row results for each slot of the plan, aligned with the slot's `rows`."""
 
     rows: tuple[tuple[RowResult, ...], ...]
     forward_seconds: float = 0.0
+
+    def asked(self) -> "StepResult":
+        """The result without doubts."""
+        return replace(self, rows=tuple(map(asked, self.rows)))
 
 
 class StepUnderWay(Protocol):

@@ -7,7 +7,7 @@ wrong page, a missing copy or a page written over by another sequence changes th
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 import numpy as np
@@ -174,21 +174,31 @@ class ScriptedRunner:
         own = sequence.tokens[position + 1] if position + 1 < sequence.num_tokens else slot.guess_behind(at)
         if own is not None and (not sample or asked is not None):
             known = logprob(state, own)
-        token, refused = None, False
-        if sample:
-            row = None if mask is None else mask[number]
-            seed = sequence.seed if sampling.temperature else 0
-            allowed = [token for token in range(VOCABULARY) if row is None or row[token // 32] >> (token % 32) & 1]
-            if position + 1 - sequence.num_prompt < sampling.min_tokens:
-                allowed = [token for token in allowed if token not in {EOS, *sampling.stop_token_ids}] or allowed
-            token = first = choose(state, seed, position + 1, allowed)
-            if sequence.residue is not None and position + 1 == sequence.num_tokens:
-                token = choose(state, seed, position + 1, [token for token in allowed if sequence.residue.allows(token)])
-            refused = token != first
-        chosen = logprob(state, token) if token is not None and asked is not None else None
         others = tuple(logprob(state, other) for other in sequence.asked.get(position, ()))
         top = best(state, asked) if asked else ()
-        return RowResult(token, chosen, known, top, asked=others, replaced=refused)
+
+        def told(token: int | None, *, replaced: bool = False) -> RowResult:
+            chosen = logprob(state, token) if token is not None and asked is not None else None
+            return RowResult(token, chosen, known, top, asked=others, replaced=replaced)
+
+        if not sample:
+            return told(None)
+        row = None if mask is None else mask[number]
+        seed = sequence.seed if sampling.temperature else 0
+        allowed = [token for token in range(VOCABULARY) if row is None or row[token // 32] >> (token % 32) & 1]
+        if position + 1 - sequence.num_prompt < sampling.min_tokens:
+            allowed = [token for token in allowed if token not in {EOS, *sampling.stop_token_ids}] or allowed
+        first, residue = choose(state, seed, position + 1, allowed), sequence.residue
+        if residue is None or position + 1 != sequence.num_tokens:
+            return told(first)
+
+        def judged() -> RowResult:
+            if sequence.residue is None:
+                return told(first)  # it has ended since
+            token = choose(state, seed, position + 1, [token for token in allowed if residue.allows(token)])
+            return told(token, replaced=token != first)
+
+        return replace(told(first), doubt=judged) if self.runs_ahead else judged()
 
 
 @dataclass
@@ -214,7 +224,7 @@ class Scripted:
             tuple(self.runner.row(slot, at, state, mask, next(numbers)) for slot, at, state in group) for group in self.rows
         )
         self.result = StepResult(rows)
-        self.tokens = [0 if row.replaced else row.token for group in rows for row in group]
+        self.tokens = [row.token for group in rows for row in group]
 
     def finish(self) -> StepResult:
         if self.failure:
