@@ -11,7 +11,7 @@ from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.lora.places import AdapterPlaces
-from branchpoint.runtime.mask_turns import in_turn
+from branchpoint.runtime.mask_turns import in_turn, note_turns
 from branchpoint.runtime.pace import Pace
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.plan_draft import PlanDraft
@@ -127,6 +127,7 @@ class Scheduler:
         draft.budget += beyond
         if draft.must_wait or not draft.slots or (self._speculation and not self._speculate(self._speculation, draft)):
             return None
+        note_turns(decoding, draft.slots)
         return draft.step(self.cache.take_copies())
 
     def commit(self, plan: StepPlan, faulty: set[Sequence]) -> None:

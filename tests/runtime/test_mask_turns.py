@@ -1,15 +1,17 @@
 """Sequences whose masks are slow take turns beside others: no step waits for all of them, and each comes to its own."""
 
 import time
+from collections import Counter
 
 import pytest
 
 from branchpoint.constrained.grammar import MaskRow, Residue
-from branchpoint.runtime.mask_turns import SLOW, in_turn
+from branchpoint.runtime.mask_turns import SLOW, in_turn, note_turns
 from branchpoint.runtime.masks import MaskFiller
 from branchpoint.runtime.plan import Slot, StepPlan
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
+from tests.drafting.guessing import Parrot, all_of
 from tests.runtime.scripted import ListMatcher
 from tests.runtime.test_scheduler import commit, counts, make, make_scheduler, unlike
 
@@ -29,6 +31,8 @@ def test_a_step_waits_for_no_more_than_its_allowance_and_every_slow_sequence_get
         slow = [sequence.mask_cost for sequence in step if sequence.mask_cost >= SLOW]
         assert len(slow) == 1 or sum(slow) <= 0.010
         assert step == [sequence for sequence in sequences if sequence in step]
+        assert in_turn(sequences) == step, "a step that wasn't made was somebody's turn"
+        note_turns(sequences, step)
         for sequence in step:
             taken[sequence] += 1
     assert [taken[sequences[0]], taken[sequences[6]]] == [40, 40]
@@ -67,6 +71,23 @@ def test_the_scheduler_leaves_out_who_has_to_wait() -> None:
         commit(scheduler, plan)
         scheduler.check()
     assert sorted(seen.values()) == [1, 1, 1, 3]
+
+
+def test_a_plan_that_comes_to_nothing_is_nobodys_turn() -> None:
+    scheduler = make_scheduler(speculation=all_of(Parrot()))
+    sequences = [make(number, unlike(number, 8)) for number in range(3)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    commit(scheduler, scheduler.plan())
+    for sequence in sequences[1:]:
+        sequence.note_mask(0.02)
+    seen: Counter[str] = Counter()
+    for _ in range(4):
+        plan = scheduler.plan()
+        seen.update(counts(plan).keys())
+        assert scheduler.plan(plan) is None, "the drafter is waited for, which has nothing to say"
+        commit(scheduler, plan)
+    assert sorted(seen.values()) == [2, 2, 4]
 
 
 def test_a_fill_notes_what_it_costs() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.config import Policy
+from branchpoint.runtime.drafting.speculation import Speculation
 from branchpoint.runtime.messages import Hints
 from branchpoint.runtime.plan import StepPlan
 from branchpoint.runtime.policy import MAX_OVERTAKEN, make_order
@@ -13,10 +14,18 @@ from branchpoint.runtime.sequence import Sequence, Status
 
 
 def make_scheduler(
-    policy: Policy = "fcfs", *, pages: int = 64, page_size: int = 4, budget: int = 32, most: int = 8, cache: bool = True
+    policy: Policy = "fcfs",
+    *,
+    pages: int = 64,
+    page_size: int = 4,
+    budget: int = 32,
+    most: int = 8,
+    cache: bool = True,
+    speculation: Speculation | None = None,
 ) -> Scheduler:
     kv = KVCache(pages, page_size, enabled=cache)
-    return Scheduler(kv, make_order(policy, kv.cached_tokens), max_batch_tokens=budget, max_sequences=most)
+    order = make_order(policy, kv.cached_tokens)
+    return Scheduler(kv, order, max_batch_tokens=budget, max_sequences=most, speculation=speculation)
 
 
 def make(arrival: int, tokens: list[int], *, call: str = "", index: int = 0, max_output: int = 100, **hints: object) -> Sequence:
