@@ -109,7 +109,8 @@ async def count_message_tokens(gateway: Gateway, body: Json, _request: Request) 
     """How many tokens the same request to /v1/messages would bring along."""
     fields = as_request(body, CountRequest, COUNT_RULES)
     gateway.check_model(fields.model)
-    ready = await chat_call(gateway, _chat(fields), "count")
+    with named(_NAMES):
+        ready = await chat_call(gateway, _chat(fields), "count")
     return json_response({"input_tokens": len(ready.call.prompt)})
 
 

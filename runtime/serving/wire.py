@@ -95,7 +95,7 @@ def as_request(value: Mapping[str, object], form: type[T], rules: Rules, where: 
                 raise bad_request(f"{shown} is not supported by this server; leave it out.", shown)
         elif name not in form.__struct_encode_fields__:
             shown = clip(where + name, 80)
-            raise bad_request(f"Unknown field {shown}. Fields that this server doesn't know are refused, not ignored.", shown)
+            raise bad_request(f"{shown} is no field that this server knows; such fields are refused, not ignored.", shown)
         else:
             kept[name] = item
     try:

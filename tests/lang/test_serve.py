@@ -182,7 +182,7 @@ GRAPH: dict[str, Any] = {"version": 1, "program": "p", "nodes": [{"op": "text", 
         ({"program": GRAPH, "arguments": {"x": 1}}, "arguments must be"),
         ({"program": GRAPH, "options": {"heat": 1}}, "options"),
         ({"program": GRAPH, "options": {"temperature": -1}}, "temperature"),
-        ({"program": GRAPH, "more": 1}, "Unknown field more"),
+        ({"program": GRAPH, "more": 1}, "more is no field"),
         ({}, "program"),
     ],
 )

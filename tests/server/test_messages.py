@@ -118,8 +118,16 @@ async def test_an_output_format_holds_the_output(site: Site) -> None:
     site.engine.narrowed = (Narrowing("/items", "minitems", "nothing is written"),)
     found = [{"pointer": "/items", "keyword": "minitems", "how": "nothing is written"}]
     assert (await ask(site))["narrowed"] == found == (await joined(site))["narrowed"]
-    for wrong in ({"format": {"type": "xml", "schema": {}}}, {"format": {"type": "json_schema"}}, {"effort": "low"}):
-        assert "output_config" in told(await site.post("/v1/messages", **(HI | {"output_config": wrong})), 400)["message"]
+    form = {"type": "json_schema", "schema": {}}
+    for wrong in (
+        {"format": form | {"type": "xml"}},
+        {"format": {"type": "json_schema"}},
+        {"format": form | {"x": 1}},
+        {"effort": "low"},
+    ):
+        for path, body in (("/v1/messages", HI), ("/v1/messages/count_tokens", {"messages": HI["messages"]})):
+            message = told(await site.post(path, **(body | {"output_config": wrong})), 400)["message"]
+            assert message.startswith("output_config.") and "response_format" not in message
 
 
 async def test_system_results_and_earlier_uses_reach_the_model(site: Site) -> None:

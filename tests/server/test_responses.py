@@ -174,7 +174,8 @@ async def test_only_so_many_are_kept_and_each_caller_sees_its_own() -> None:
     ],
 )
 async def test_what_cant_be_meant_is_named(site: Site, body: dict[str, object], param: str) -> None:
-    refusal(await site.post("/v1/responses", **body), 404 if param == "previous_response_id" else 400, param)
+    told = refusal(await site.post("/v1/responses", **body), 404 if param == "previous_response_id" else 400, param)
+    assert "response_format" not in told
 
 
 async def test_failures_come_before_the_first_byte_or_as_an_event(site: Site) -> None:
