@@ -25,9 +25,12 @@ def shadow_of(sequence: Sequence, *, own_noise: bool) -> Sequence:
 def catch_up(shadow: Sequence, sequence: Sequence) -> None:
     """Give `shadow` the tokens of `sequence`, whose first ones it has, in place of the guesses behind them.
 
-    At least the last token is to be computed; KV behind the first guess that didn't come true counts no more.
+    At least the last token is to be computed; KV behind the first guess that didn't come true counts no more, nor does KV behind a
+    token that was foreseen and isn't the one that was taken in.
     """
     own, tokens = shadow.tokens, sequence.tokens
+    if shadow.mistaken != sequence.mistaken:
+        shadow.mistaken, shadow.next_row = sequence.mistaken, min(shadow.next_row, sequence.num_prompt)
     same = min(shadow.next_row, len(own), len(tokens))
     while same < min(len(own), len(tokens)) and own[same] == tokens[same]:
         same += 1

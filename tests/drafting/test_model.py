@@ -20,10 +20,12 @@ from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.draft_model import load_draft
 from branchpoint.runtime.drafting.drawn import DrawnDrafter
 from branchpoint.runtime.drafting.model import ModelSource
+from branchpoint.runtime.drafting.shadow import catch_up, shadow_of
 from branchpoint.runtime.errors import CapacityError, ModelError
 from branchpoint.runtime.messages import Call, Completed, Delta
 from branchpoint.runtime.plan import RowResult, Slot
 from branchpoint.runtime.sampling import SamplingParams
+from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.weights.loader import load_model
 from tests.drafting.guessing import all_of
 from tests.drafting.test_verify import RELAXED
@@ -127,6 +129,15 @@ def test_only_what_is_new_is_computed_and_forks_share_their_prompt() -> None:
     run(engine, Call("c", tuple(range(1, 25)), sampling))
     assert sum(plan.num_tokens for plan in small.plans) < 24 + 4 * (1 + 9 + 4)
     engine.close()
+
+
+def test_what_was_foreseen_and_came_otherwise_is_computed_anew() -> None:
+    sequence = Sequence("c", 0, [1, 2, 3, 4, 5], 2, SamplingParams(), seed=0)
+    shadow = shadow_of(sequence, own_noise=False)
+    shadow.num_computed = 5
+    sequence.tokens[3:], sequence.mistaken = [7, 8, 9], 1  # a residue has refused 4, and others followed
+    catch_up(shadow, sequence)
+    assert (shadow.tokens, shadow.num_computed) == ([1, 2, 3, 7, 8, 9], 3)
 
 
 def test_long_prompts_are_caught_up_with_in_chunks() -> None:
