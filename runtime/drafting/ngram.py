@@ -38,8 +38,8 @@ class NgramDrafter:
 
     def _propose(self, sequence: Sequence, count: int) -> Proposal | None:
         index = self._indices.get(sequence)
-        if index is None:
-            index = self._indices[sequence] = _Index(self._lengths, self._branches)
+        if index is None or index.mistaken != sequence.mistaken:
+            index = self._indices[sequence] = _Index(self._lengths, self._branches, sequence.mistaken)
         index.extend(sequence.tokens)
         found = index.follow()
         if found is None:
@@ -52,7 +52,8 @@ class NgramDrafter:
 class _Index:
     """Where each n-gram of a growing text last ended, its very end aside: before each of so many different tokens at most."""
 
-    def __init__(self, lengths: range, branches: int) -> None:
+    def __init__(self, lengths: range, branches: int, mistaken: int) -> None:
+        self.mistaken = mistaken
         self._lengths = lengths
         self._branches = branches
         self._ends: dict[tuple[int, ...], tuple[int, ...]] = {}

@@ -25,8 +25,8 @@ def shadow_of(sequence: Sequence, *, own_noise: bool) -> Sequence:
 def catch_up(shadow: Sequence, sequence: Sequence) -> None:
     """Give `shadow` the tokens of `sequence`, whose first ones it has, in place of the guesses behind them.
 
-    At least the last token is to be computed; KV behind the first guess that didn't come true counts no more, nor does KV behind a
-    token that was foreseen and isn't the one that was taken in.
+    At least the last token is to be computed; KV behind the first guess that didn't come true counts no more, nor does KV behind
+    a token that was foreseen and isn't the one that was taken in.
     """
     own, tokens = shadow.tokens, sequence.tokens
     if shadow.mistaken != sequence.mistaken:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from branchpoint.constrained.grammar import MaskRow
 from branchpoint.constrained.spec import Choice
+from branchpoint.runtime.drafting.drafter import Drafter
 from branchpoint.runtime.drafting.grammar import GrammarDrafter
+from branchpoint.runtime.drafting.ngram import NgramDrafter
 from branchpoint.runtime.drafting.suffix import SuffixDrafter
 from branchpoint.runtime.flight import Flight
 from branchpoint.runtime.haste import Haste
@@ -143,11 +145,14 @@ def test_who_loses_more_rows_than_taking_in_takes_waits_and_tries_again() -> Non
     assert not Haste(ScriptedRunner(runs_ahead=True)).pays(StepPlan((tree,)))
 
 
-def test_lookups_forget_tokens_that_turned_out_otherwise() -> None:
-    drafter, one = SuffixDrafter(), Sequence("c", 0, [7, 1, 2, 3, 9, 1, 2], 1, SamplingParams(), seed=0)
-    assert drafter.propose({one: 2})[one].tokens == (3, 9)
-    one.tokens[-1] = 8
+@pytest.mark.parametrize("drafter", [SuffixDrafter(), NgramDrafter(branches=2)], ids=lambda each: each.name)
+def test_lookups_forget_tokens_that_turned_out_otherwise(drafter: Drafter) -> None:
+    one = Sequence("c", 0, [1, 2, 3, 1, 2, 4, 9, 1, 2], 1, SamplingParams(), seed=0)
+    assert drafter.propose({one: 2})[one].tokens[:2] == (4, 9)
+    del one.tokens[5:]
     one.mistaken += 1
+    assert drafter.propose({one: 2})[one].tokens == (3, 1)
+    one.tokens.append(8)
     assert drafter.propose({one: 2}) == {}
 
 
