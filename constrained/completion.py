@@ -107,7 +107,11 @@ class _Budget:
     def spend(self) -> bool:
         """Whether another place may be looked at."""
         self._effort -= 1
-        return self._effort >= 0 and time.thread_time() <= self._until
+        return self._effort >= 0 and self.lasts()
+
+    def lasts(self) -> bool:
+        """Whether there is time left."""
+        return time.thread_time() <= self._until
 
 
 class _Effects:
@@ -159,7 +163,10 @@ class _Effects:
 
 
 class _Search:
-    """One search, best first: what a path costs is how often it didn't take what seemed best; `by_length`, its tokens too."""
+    """One search, best first: what a path costs is how often it didn't take what seemed best; `by_length`, its tokens too.
+
+    How a text stands behind a path is told only once something is sought from there: what reaches an end needn't be read.
+    """
 
     def __init__(self, completer: Completer, matcher: Matcher, *, by_length: bool = False) -> None:
         self._completer = completer
@@ -168,21 +175,26 @@ class _Search:
         self._at: Way = ()
         self._row = allocate(1, completer.vocabulary.size)[0]
         self._seen: dict[tuple[bytes, int], int] = {}
-        self._waiting: list[tuple[int, int, int, int, Way, Standing, bool]] = []
+        self._waiting: list[tuple[int, int, int, int, Way, Way, Standing, bool]] = []
         self._pushed = 0
 
     def run(self, standing: Standing, most: int, budget: _Budget, begun: Way = ()) -> Way | None:
         """See `Completer.find`."""
-        self._push(0, (), standing)
+        self._push(0, (), (), standing)
         if begun:
-            self._step(0 if standing.place is None else _MOST_GUESSES, (), begun, standing)
+            self._push(0 if standing.place is None else _MOST_GUESSES, (), begun, standing)
         try:
             while self._waiting and budget.spend():
-                *_, cost, path, standing, guessed = heapq.heappop(self._waiting)
+                *_, cost, before, tokens, standing, guessed = heapq.heappop(self._waiting)
+                path = before + tokens
                 if len(path) > most or not self._move(path):
                     continue
                 if self._matcher.can_end:
                     return path
+                for token in tokens:
+                    if not budget.lasts():
+                        return None
+                    standing = self._completer.after(standing, token)
                 if guessed:
                     self._go_on(cost, path, standing)
                 else:
@@ -191,15 +203,12 @@ class _Search:
         finally:
             self._move(())
 
-    def _push(self, cost: int, path: Way, standing: Standing, *, guessed: bool = False) -> None:
+    def _push(self, cost: int, path: Way, tokens: Sequence[int], standing: Standing, *, guessed: bool = False) -> None:
+        """Have a path looked at later, and `tokens` behind it; `standing` is that between them."""
         self._pushed += 1
-        rank = cost + len(path) if self._by_length else cost
-        heapq.heappush(self._waiting, (rank, -len(path), self._pushed, cost, path, standing, guessed))
-
-    def _step(self, cost: int, path: Way, tokens: Sequence[int], standing: Standing) -> None:
-        for token in tokens:
-            standing = self._completer.after(standing, token)
-        self._push(cost, (*path, *tokens), standing)
+        length = len(path) + len(tokens)
+        rank = cost + length if self._by_length else cost
+        heapq.heappush(self._waiting, (rank, -length, self._pushed, cost, path, tuple(tokens), standing, guessed))
 
     def _guess(self, cost: int, path: Way, standing: Standing) -> None:
         """Go where the schema says that the end lies, or where there is no choice; all else is looked at later."""
@@ -211,11 +220,11 @@ class _Search:
             if len(found) == _MOST_GUESSES:
                 break
         if not found and (forced := self._matcher.forced()):
-            self._step(cost, path, forced, standing)
+            self._push(cost, path, forced, standing)
             return
         for extra, tokens in enumerate(found):
-            self._step(cost + extra, path, tokens, standing)
-        self._push(cost + len(found), path, standing, guessed=True)
+            self._push(cost + extra, path, tokens, standing)
+        self._push(cost + len(found), path, (), standing, guessed=True)
 
     def _go_on(self, cost: int, path: Way, standing: Standing) -> None:
         try:
@@ -226,7 +235,7 @@ class _Search:
         self._seen[seen] = self._seen.get(seen, 0) + 1
         cost += _REPEATING * (self._seen[seen] - 1) if self._by_length else self._seen[seen] // _PATIENCE
         for extra, token in enumerate(self._completer.tokens(standing, self._row)):
-            self._step(cost + extra, path, (token,), standing)
+            self._push(cost + extra, path, (token,), standing)
 
     def _takes(self, tokens: Way) -> bool:
         taken = self._matcher.advance(tokens)

@@ -3,8 +3,9 @@
 A guess, for `guide.py`: each container is finished by that of its variants that takes least.
 """
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from branchpoint.constrained.characters import missing_bytes
@@ -21,6 +22,9 @@ _ESCAPES = (b"", b"n", b"0", b"00", b"000", b"0000")
 
 _LITERALS = (b"true", b"false", b"null")
 _MOST_WRITTEN = 1 << 16
+_MOST_KEYS = 16
+_FRESH = ("", "a", "aa", "aaa")
+"""What makes keys of what is begun of them."""
 
 
 class Rests:
@@ -94,38 +98,25 @@ class Rests:
         """Behind a comma, or in a key: what is missing of it, and all that must come then."""
         found = list[bytes | None]()
         for name, rest in self._keys(frame, begun):
-            if name not in frame.names:
-                inner = replace(frame, names=frame.names | {name}, key=name)
-                value = self._member(inner, name)
-                if value is not None:
-                    found.append(self._closed(rest + b'"' + value, inner.with_another(_unwrapped(value[1:]))))
+            inner = replace(frame, names=frame.names | {name}, key=name)
+            value = self._member(inner, name)
+            if value is not None:
+                found.append(self._closed(rest + b'"' + value, inner.with_another(_unwrapped(value[1:]))))
         return _least(text for text in found if text is not None)
 
     def _keys(self, frame: Frame, begun: bytes) -> Iterator[tuple[str, bytes]]:
-        """Keys that may come next in an object, with what is missing of them; also one that nothing declares."""
-        for name in self._declared(frame):
-            key = written_key(name)
-            if key.startswith(begun):
-                yield name, key[len(begun) :]
+        """Some keys that may come next in an object, with what is missing of them; also one that nothing declares."""
+        variants = self._reader.variants(frame)
+        declared = ((name, written_key(name)) for variant in variants for name in _declared(variant, frame.names))
+        fitting = {name: key[len(begun) :] for name, key in declared if key.startswith(begun) and name not in frame.names}
+        yield from itertools.islice(fitting.items(), _MOST_KEYS)
         text, missing = _decoded(begun)
-        parts = (part for variant in self._reader.variants(frame) for part in variant)
-        for pattern in {pattern for part in parts for pattern in part.get("patternProperties", {})}:
+        patterns = {pattern: None for variant in variants for part in variant for pattern in part.get("patternProperties", {})}
+        for pattern in itertools.islice(patterns, _MOST_KEYS):
             rest = self._patterns.rest(pattern, text)
-            if rest is not None:
+            if rest is not None and text + rest not in frame.names:
                 yield text + rest, missing + written_key(rest)
-        yield next((text + "a" * count, missing + b"a" * count) for count in range(64) if text + "a" * count not in frame.names)
-
-    def _declared(self, frame: Frame) -> Iterator[str]:
-        """Keys that may be written behind those that an object has: up to the first that it needs."""
-        for variant in self._reader.variants(frame):
-            needed = {name: None for part in variant for name in part.get("required", ())}
-            declared = list(dict.fromkeys(name for part in variant for name in part.get("properties", {})))
-            last = max((at for at, name in enumerate(declared) if name in frame.names), default=-1)
-            for name in declared[last + 1 :]:
-                yield name
-                if name in needed:
-                    break
-            yield from (name for name in needed if name not in declared)
+        yield from ((text + fresh, missing + fresh.encode()) for fresh in _FRESH if text + fresh not in frame.names)
 
     def _member(self, frame: Frame, name: str) -> bytes | None:
         value = _least(self.values(self._reader.members(frame, name)))
@@ -167,6 +158,16 @@ class Rests:
             rests = (rest_of_number(merged(variant), text) for variant in self._variants.all(place.asks))
             return _least(rest for rest in rests if rest is not None)
         return b"1" if text[-1:] in b".eE+-" else b""
+
+
+def _declared(variant: Variant, present: Collection[str]) -> Iterator[str]:
+    """Keys that may be written behind those that an object has: up to the first that it needs, which comes first here."""
+    needed = {name: None for part in variant for name in part.get("required", ())}
+    declared = list(dict.fromkeys(name for part in variant for name in part.get("properties", {})))
+    last = max((at for at, name in enumerate(declared) if name in present), default=-1)
+    first = next((at for at in range(last + 1, len(declared)) if declared[at] in needed), len(declared) - 1)
+    yield from reversed(declared[last + 1 : first + 1])
+    yield from (name for name in needed if name not in declared)
 
 
 def _decoded(begun: bytes) -> tuple[str, bytes]:

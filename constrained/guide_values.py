@@ -6,12 +6,13 @@ Found for all subschemas at once, the shorter from the shorter, so that those th
 import itertools
 import json
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from branchpoint.constrained.formats import USUAL_PATTERNS
 from branchpoint.constrained.json_at import Frame
 from branchpoint.constrained.partial import written_key
-from branchpoint.constrained.schema import SchemaMap
+from branchpoint.constrained.schema import Schema, SchemaMap
 from branchpoint.constrained.shortest import Patterns
 from branchpoint.constrained.variants import Asked, Variant, Variants, kinds_of, known_values
 
@@ -22,8 +23,10 @@ LONGEST = 10_000
 
 _MOST_TEXTS = 6
 _MOST_DIGITS = 40
+_MOST_READ = 4000  # digits of a number: Python reads and writes few more
+_LARGEST = 10**_MOST_READ
 _MOST_ITEMS = 1000
-_MOST_STEPS = 4_000
+_MOST_ASKED = 60_000  # texts of members and items that are looked up for one schema, in all
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
 _HIGHEST = ("maximum", "exclusiveMaximum")
 _Key = tuple[int, ...]
@@ -37,6 +40,7 @@ class ShortValues:
         self._variants = variants
         self._patterns = patterns
         self._texts: dict[_Key, tuple[bytes, ...]] = {}
+        self._left = _MOST_ASKED
 
     def under(self, asked: Asked) -> tuple[bytes, ...]:
         """Short whole values under subschemas that apply together, the shortest first."""
@@ -49,14 +53,13 @@ class ShortValues:
         """Find the texts of these subschemas and all that they need: again and again, as long as shorter ones come of it."""
         found = dict[_Key, tuple[bytes, ...]]()
         users = dict[_Key, dict[_Key, Asked]]()
-        waiting = {key: asked}
-        for _ in range(_MOST_STEPS):
-            if not waiting:
-                break
-            at, these = waiting.popitem()
+        waiting = OrderedDict({key: asked})
+        while waiting and self._left > 0:
+            at, these = waiting.popitem(last=False)
             needed = dict[_Key, Asked]()
 
             def find(inner: Asked, needed: dict[_Key, Asked] = needed) -> tuple[bytes, ...]:
+                self._left -= 1
                 name = tuple(map(id, inner))
                 needed[name] = inner
                 return self._texts.get(name) or found.get(name, ())
@@ -72,7 +75,7 @@ class ShortValues:
                 found[at] = shortest
                 waiting |= users.get(at, {})
             found.setdefault(at, ())
-        self._texts |= found
+        self._texts |= found or {key: ()}
 
     def _written(self, variant: Variant, find: _Find) -> Iterator[bytes]:
         known = known_values(variant)
@@ -123,24 +126,27 @@ class ShortValues:
         items = [text for _, text in frame.scalars] if distinct else []
         present = len(items)
         least = min(merged(variant).get("minItems", 0), _MOST_ITEMS) - frame.count
-        for at in range(max(least, len(special))):
-            asked = self._variants.item(variant, frame.count + at)
-            texts = find((*asked, special[at]) if at < len(special) else asked)
+        for at, texts in enumerate(self._texts_of_items(variant, frame.count, special, least, find)):
             text = next((text for text in texts if not (distinct and text in items)), None)
             if text is None or (at + 1) * len(text) > LONGEST:
                 return None
             items.append(text)
         return items[present:]
 
+    def _texts_of_items(
+        self, variant: Variant, start: int, special: Sequence[Schema], least: int, find: _Find
+    ) -> list[tuple[bytes, ...]]:
+        """Of each item from `start` on; all are asked for, whether or not the first are known."""
+        asks = [self._variants.item(variant, start + at) for at in range(max(least, len(special)))]
+        return [find((*asked, special[at]) if at < len(special) else asked) for at, asked in enumerate(asks)]
+
     def missing_members(self, variant: Variant, present: Collection[str], find: _Find) -> list[bytes] | None:
         """The members that an object still needs, in order, each with its key; None where one of them is unknown."""
-        members = list[bytes]()
-        for name in self._missing_names(variant, present, find):
-            text = next(iter(find(self._variants.member(variant, name))), None)
-            if text is None:
-                return None
-            members.append(b'"' + written_key(name) + b'":' + text)
-        return members
+        names = self._missing_names(variant, present, find)
+        texts = [find(self._variants.member(variant, name)) for name in names]
+        if not all(texts):
+            return None
+        return [b'"' + written_key(name) + b'":' + each[0] for name, each in zip(names, texts, strict=True)]
 
     def _missing_names(self, variant: Variant, present: Collection[str], find: _Find) -> list[str]:
         needed = dict.fromkeys(name for part in variant for name in part.get("required", ()))
@@ -156,7 +162,8 @@ class ShortValues:
             (name for name in spare if find(self._variants.member(variant, name))), max(0, least - len(missing))
         )
         missing += [f"a{number}" for number in range(least - len(missing))]
-        return [*(name for name in declared if name in missing), *(name for name in missing if name not in declared)]
+        places = {name: at for at, name in enumerate(declared)}
+        return sorted(missing, key=lambda name: places.get(name, len(places)))
 
 
 def pattern_of(part: SchemaMap) -> str | None:
@@ -176,7 +183,7 @@ def merged(variant: Variant) -> SchemaMap:
             if word in part:
                 found[word] = min(part[word], found.get(word, part[word]))
         if part.get("multipleOf", 0) >= 1:
-            found["multipleOf"] = math.lcm(int(part["multipleOf"]), found.get("multipleOf", 1))
+            found["multipleOf"] = min(math.lcm(int(part["multipleOf"]), found.get("multipleOf", 1)), _LARGEST)
     return found
 
 
@@ -189,18 +196,30 @@ def rest_of_number(schema: SchemaMap, text: bytes) -> bytes | None:
         low, high = -high, -low
     step = schema.get("multipleOf", 1)
     step = int(step) if step == int(step) else 1
-    least = math.ceil(max(low, 0) / step) * step if low < math.inf else 0
+    least = _multiple(max(low, 0), step) if low < math.inf else 0
     if not digits:
-        return str(max(least, step)).encode() if max(least, step) <= high else None
-    for more in range((1 if digits.startswith(b"0") else _MOST_DIGITS) if digits.isdigit() else 0):
+        return _digits(max(least, step)) if max(least, step) <= high else None
+    if not digits.isdigit() or len(digits) > _MOST_READ:
+        return b"" if digits.isdigit() else None
+    for more in range(1 if digits.startswith(b"0") else _MOST_DIGITS):
         first = int(digits) * 10**more
-        found = max(-(-first // step) * step, least)
+        found = max(_multiple(first, step), least)
         if found <= min(first + 10**more - 1, high):
-            return str(found).encode()[len(digits) :]
+            whole = _digits(found)
+            return None if whole is None else whole[len(digits) :]
     return None
 
 
-def _number(schema: SchemaMap) -> bytes:
+def _multiple(number: float, step: int) -> int:
+    """The least multiple of `step` from a number on."""
+    return -(-math.ceil(number) // step) * step
+
+
+def _digits(number: int) -> bytes | None:
+    return str(number).encode() if abs(number) < _LARGEST else None
+
+
+def _number(schema: SchemaMap) -> bytes | None:
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
     high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
     if low < 0 < high or (low == 0 and schema.get("exclusiveMinimum") != 0) or low == -math.inf == -high:
@@ -210,8 +229,8 @@ def _number(schema: SchemaMap) -> bytes:
         edge = math.floor(edge) + 1 if edge == low else math.ceil(edge) - 1
     step = schema.get("multipleOf", 0)
     if step:
-        edge = math.ceil(edge / step) * step if edge > 0 else math.floor(edge / step) * step
-    return written(edge)
+        edge = _multiple(edge, step) if edge > 0 else -_multiple(-edge, step)
+    return written(edge) if abs(edge) < _LARGEST else None
 
 
 def written(value: object) -> bytes:

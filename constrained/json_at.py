@@ -14,6 +14,7 @@ __all__ = ["Frame", "JsonAt", "JsonReader"]
 _SPACE = frozenset(b" \t\r\n")
 _LONGEST_KEPT = 64
 _MOST_KEPT = 32
+_MOST_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,11 @@ class JsonAt:
 
 
 class JsonReader:
-    """Of values under one schema."""
+    """Of values under one schema; only remembers what it found."""
 
     def __init__(self, variants: Variants) -> None:
         self._variants = variants
+        self._fitting: dict[tuple[object, ...], list[Variant]] = {}
 
     def after(self, place: JsonAt, text: bytes) -> JsonAt:
         """The place after some more text."""
@@ -108,9 +110,15 @@ class JsonReader:
 
     def variants(self, frame: Frame) -> list[Variant]:
         """What an open container may be, as far as its members tell; all that it might, where they fit none."""
-        every = self._variants.all(frame.asks)
-        fitting = [variant for variant in every if self._fits(variant, frame)] if len(every) > 1 else every
-        return fitting or every
+        key = frame.is_object, frame.scalars, *(tuple(map(id, asked)) for asked in frame.asks)
+        fitting = self._fitting.get(key)
+        if fitting is None:
+            every = self._variants.all(frame.asks)
+            fitting = [variant for variant in every if self._fits(variant, frame)] if len(every) > 1 else every
+            if len(self._fitting) >= _MOST_REMEMBERED:
+                self._fitting.clear()
+            fitting = self._fitting[key] = fitting or every
+        return fitting
 
     def _fits(self, variant: Variant, frame: Frame) -> bool:
         kinds = kinds_of(variant)

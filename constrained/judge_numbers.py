@@ -24,6 +24,7 @@ _MOST_SCHEMAS = 200
 _MOST_STRETCHES = 2_000
 _MOST_CELLS = 1 << 16
 _MOST_SAMPLED = 32
+_DIGITS_PER_BIT = 0.301
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
 _BOUNDS = {"minimum": operator.ge, "exclusiveMinimum": operator.gt, "maximum": operator.le, "exclusiveMaximum": operator.lt}
@@ -209,6 +210,7 @@ class _NumberSet:
         taken = np.broadcast_to(teller.integers(schema), (len(teller.cuts) + 1, teller.period))
         self._all, self._none = bool(taken.all()), not taken.any()
         self._taken, self._refused = _sums(taken), _sums(~taken)
+        self._marks = sorted({mark for cut in teller.cuts for mark in (abs(cut), abs(cut) + 1)})
         self._beyond = max(map(abs, teller.cuts), default=0) + 1
 
     def verdict(self, text: bytes, digits: bytes) -> Verdict:
@@ -242,10 +244,19 @@ class _NumberSet:
             yield 0, self._beyond + self._period
             return
         low = high = int(digits)
+        length = len(digits)
         yield low, high
         while low and (low <= self._beyond or high - low < self._period):
-            low, high = low * 10, high * 10 + 9
+            more = self._further(low, high, length)
+            low, high, length = low * 10**more, (high + 1) * 10**more - 1, length + more
             yield low, high
+
+    def _further(self, low: int, high: int, length: int) -> int:
+        """How many digits more something else may be said of than of those from `low` to `high`, which have `length`."""
+        at = bisect_right(self._marks, high)
+        if at == len(self._marks) or high - low + 1 < self._period or (at and self._marks[at - 1] > low):
+            return 1
+        return max(1, int((self._marks[at].bit_length() - 1) * _DIGITS_PER_BIT) - length)
 
     def _counted(self, sums: npt.NDArray[np.int32], low: int, high: int) -> bool:
         """Whether some integer of a stretch, from `low` to `high`, is counted."""

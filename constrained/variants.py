@@ -4,12 +4,11 @@ What `guide.py` and `guide_values.py` read a schema by. Only hints: keywords tha
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from branchpoint.constrained.definitions import Definitions
-from branchpoint.constrained.ecma import python_pattern
+from branchpoint.constrained.judge_validators import Validators
 from branchpoint.constrained.schema import Schema, SchemaMap
 
 __all__ = ["Asked", "Variant", "Variants", "kinds_of", "known_values"]
@@ -32,6 +31,7 @@ class Variants:
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
+        self._validators = Validators(definitions)
         self._known: dict[_Key, tuple[Variant, ...]] = {}
 
     def of(self, asked: Asked) -> tuple[Variant, ...]:
@@ -73,7 +73,14 @@ class Variants:
 
     def member(self, variant: Variant, name: str) -> Asked:
         """The subschemas of a property."""
-        return _distinct(schema for part in variant for schema in _of_member(part, name))
+        return _distinct(schema for part in variant for schema in self._of_member(part, name))
+
+    def _of_member(self, part: SchemaMap, name: str) -> Iterable[Schema]:
+        if name in (known := part.get("properties", {})):
+            return (known[name],)
+        patterns = part.get("patternProperties", {}).items()
+        matching = [schema for pattern, schema in patterns if self._validators.matches(pattern, name)]
+        return matching or (part.get("additionalProperties", True),)
 
     def item(self, variant: Variant, at: int) -> Asked:
         """The subschemas of an array's item."""
@@ -95,21 +102,6 @@ def known_values(variant: Variant) -> list[Any] | None:
     """The values that a value may have, where parts name them."""
     named = [[part["const"]] if "const" in part else part["enum"] for part in variant if "const" in part or "enum" in part]
     return [value for value in named[0] if all(value in others for others in named[1:])] if named else None
-
-
-def _of_member(part: SchemaMap, name: str) -> Iterable[Schema]:
-    if name in (known := part.get("properties", {})):
-        return (known[name],)
-    matching = [schema for pattern, schema in part.get("patternProperties", {}).items() if _matches(pattern, name)]
-    return matching or (part.get("additionalProperties", True),)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    readable = python_pattern(pattern)
-    try:
-        return readable is None or re.search(readable, name) is not None
-    except re.error:
-        return True
 
 
 def _of_item(part: SchemaMap, at: int) -> Schema:

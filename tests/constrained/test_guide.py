@@ -109,3 +109,29 @@ def test_values_that_would_double_with_each_level_are_given_up_quickly() -> None
     }
     assert rest({"$ref": "#/$defs/d0", "$defs": {**levels, "d60": {"type": "null"}}}, b"[") is None
     assert rest({"$ref": "#/$defs/d52", "$defs": {**levels, "d60": {"type": "null"}}}, b"[") is not None
+
+
+def test_keys_that_make_a_pattern_go_back_take_no_time() -> None:
+    name = "a" * 60 + "!"
+    schema: Schema = {"type": "object", "required": [name], "patternProperties": {"^(a+)+$": {"type": "integer"}}}
+    assert rest(schema, b"{") == b'"' + name.encode() + b'":0}'
+
+
+def test_many_subschemas_that_are_needed_are_each_asked_for_a_few_times() -> None:
+    names = [f"p{at}" for at in range(600)]
+    whole = rest({"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}, b"")
+    assert whole is not None and json.loads(whole) == dict.fromkeys(names, "")
+    assert rest({"type": "array", "prefixItems": [{"const": at} for at in range(1000)], "minItems": 1000}, b"") is not None
+
+
+def test_any_keys_may_be_taken_already() -> None:
+    names = ["a" * count for count in range(70)]
+    begun = json.dumps(dict.fromkeys(names, 0)).encode()[:-1] + b","
+    assert rest({"type": "object", "required": ["z"]}, begun) == b'"z":0}'
+
+
+@pytest.mark.parametrize("begun", [b"", b"1" * 5000])
+def test_numbers_of_any_length_are_read(begun: bytes) -> None:
+    guide = Guide({"type": "integer", "minimum": 10**4290, "multipleOf": 7})
+    assert list(guide.guesses(guide.after(guide.start(), begun)))
+    assert rest({"type": "integer", "minimum": 10**400, "multipleOf": 10}, b"") == b"1" + b"0" * 400

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import jsonschema_rs
 import pytest
 
+from branchpoint.constrained import judge_numbers
 from branchpoint.constrained.compiler import GrammarCompiler
 from branchpoint.constrained.definitions import Definitions
 from branchpoint.constrained.judge_numbers import NumberSets
@@ -106,3 +107,34 @@ def test_a_definition_that_nothing_satisfies_only_bars_what_refers_to_it(
     grammar = compiled(compiler, JsonSchema(json.dumps({"properties": {"c": {"$ref": "#/$defs/x"}}, "$defs": {"x": never}})))
     assert accepts(grammar, vocabulary, "[]") and accepts(grammar, vocabulary, '{"d":1}')
     assert not accepts(grammar, vocabulary, '{"c":[]}')
+
+
+def test_lengths_are_passed_over_only_where_they_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(4)
+
+    def told() -> list[object]:
+        sets = [NumberSets(Definitions({})) for _ in schemas]
+        return [numbers.verdict(each, text) for numbers, each in zip(sets, schemas, strict=True) for text in texts]
+
+    def large() -> int:
+        return source.choice((-1, 1)) * source.randint(1, 10 ** source.randint(1, 30))
+
+    schemas = [
+        {"multipleOf": source.choice((1, 7, 20)), "type": "integer", source.choice(BOUNDS): large(), "not": {"minimum": large()}}
+        | ({"anyOf": [{"maximum": large()}, {"enum": [large(), large()]}]} if source.random() < 0.5 else {})
+        for _ in range(60)
+    ]
+    texts = [sign + str(abs(large())).encode() for sign in (b"", b"-") for _ in range(20)]
+    leaping = told()
+    monkeypatch.setattr(judge_numbers._NumberSet, "_further", lambda *_: 1)
+    assert told() == leaping
+    assert {None, False} <= set(leaping)
+
+
+def test_bounds_of_thousands_of_digits_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, asked = NumberSets(Definitions({})), list[int]()
+    further = judge_numbers._NumberSet._further
+    monkeypatch.setattr(judge_numbers._NumberSet, "_further", lambda *args: asked.append(1) or further(*args))
+    assert numbers.verdict({"type": "integer", "minimum": 10**4200, "multipleOf": 7}, b"1") is None
+    assert numbers.verdict({"type": "integer", "minimum": 10**4200, "multipleOf": 7}, b"-1") is False
+    assert len(asked) < 100
