@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.speculation import Speculation
-from branchpoint.runtime.lora.adapter import Adapter
 from branchpoint.runtime.lora.places import AdapterPlaces
 from branchpoint.runtime.mask_turns import in_turn, note_turns
 from branchpoint.runtime.pace import Pace
@@ -198,17 +197,20 @@ class Scheduler:
     def _admit(self, draft: PlanDraft) -> None:
         if draft.must_wait or not draft.budget or not self._may_admit():
             return
-        passed_over, held, coming = 0, False, set[Adapter]()
+        passed_over, held = 0, False
+        adapters = {other.adapter for other in self._running if other.adapter is not None}  # or on their way
         for sequence in self._order.candidates():
             adapter = sequence.adapter
-            if adapter is not None and (held or not self._has_place(adapter, coming)):
+            if adapter is not None and (held or (adapter not in adapters and len(adapters) >= self._max_adapters)):
                 held = True  # others with adapters wait too, so that those that run come to their ends
             elif adapter is not None and self._places and not self._places.ready(adapter):
-                coming.add(adapter)
+                adapters.add(adapter)
             elif self._awaits_prefix(sequence):
                 passed_over += 1
             elif self._room.admit(sequence, self._running):
                 self._enter(sequence)
+                if adapter is not None:
+                    adapters.add(adapter)
                 self._schedule(sequence, draft)
                 self._room.reserve(sequence)
             else:
@@ -258,11 +260,6 @@ class Scheduler:
         sequence.turn = self._order.admitted(sequence)
         insort(self._running, sequence, key=_place)
         self._programs.entered(sequence)
-
-    def _has_place(self, adapter: Adapter, coming: set[Adapter]) -> bool:
-        """Whether sequences with `adapter` may run beside those that do, and those whose adapters are on their way."""
-        taken = coming.union(other.adapter for other in self._running if other.adapter is not None)
-        return adapter in taken or len(taken) < self._max_adapters
 
     def _awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a running prefill is about to compute what `sequence` would otherwise compute again.
