@@ -66,7 +66,7 @@ class Device:
         step.draw(masks)
         return step.finish()
 
-    def launch(self, plan: StepPlan, before: StepUnderWay | None = None) -> "_Pass":
+    def launch(self, plan: StepPlan, *before: StepUnderWay) -> "_Pass":
         """See `flight.AheadRunner`: by now the pass before knows when it will have drawn."""
         return _Pass(self, plan, self.free, max(time.perf_counter(), self.free) + self.seconds)
 

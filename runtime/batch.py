@@ -52,12 +52,12 @@ class Padding:
 
 
 def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: Padding | None = None) -> Batch:
-    """Lay the plan's slots one after another, then the padding. Tokens that the step before draws are left for the caller."""
+    """Lay the plan's slots one after another, then the padding. Tokens that are still to be drawn are left for the caller."""
     tokens: list[int] = []
     positions: list[int] = []
     places: list[int] = []
     rows: list[int] = []
-    for number, slot in enumerate(plan.slots):
+    for slot in plan.slots:
         begin, start, pages = len(positions), slot.start, slot.sequence.pages
         if slot.count == 1:  # most slots of most steps: what this costs a slot is what decoding costs the host
             positions.append(start)
@@ -66,7 +66,7 @@ def build_batch(plan: StepPlan, page_size: int, device: torch.device, padding: P
             lies = range(start, start + slot.count)
             positions += map(slot.position_of, lies) if slot.depths else lies
             places += _places(pages, start, slot.count, page_size)
-        tokens += [0] if plan.sources and plan.sources[number] >= 0 else slot.tokens
+        tokens += slot.tokens or [0]
         rows += [begin - start + position for position in slot.rows]
     count = len(positions)
     total = count if padding is None else padding.size

@@ -1,20 +1,21 @@
 """A step that a runner has been given: what the engine keeps until it has landed.
 
 Where the runner can run ahead, the engine launches the next step before it waits for this one, so that a GPU need not wait for
-the host. Then `StepPlan.sources` says which tokens are still to come; masks and penalties that hang on them are made meanwhile.
+the host, and a step that verifies guesses before it waits for these. Then `StepPlan.sources` says which tokens are still to come;
+masks and penalties that hang on them are made meanwhile.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from branchpoint.runtime.errors import DeviceLost, RuntimeFailure
 from branchpoint.runtime.masks import MaskFiller, StepMasks
 from branchpoint.runtime.plan import RowResult, Runner, Slot, StepPlan, StepResult, StepUnderWay, asked
 from branchpoint.runtime.sequence import Sequence, Status
 
-__all__ = ["AheadRunner", "Flight", "take_off"]
+__all__ = ["AheadRunner", "Flight", "runs_ahead", "take_off"]
 
 T = TypeVar("T")
 
@@ -25,10 +26,15 @@ class AheadRunner(Runner, Protocol):
 
     runs_ahead: bool
 
-    def launch(self, plan: StepPlan, before: StepUnderWay | None = None) -> StepUnderWay:
-        """Start a step's forward pass; one with sources comes behind `before`, which draws and isn't finished yet. Raises as
-        `Runner.execute` does.
+    def launch(self, plan: StepPlan, *before: StepUnderWay) -> StepUnderWay:
+        """Start a step's forward pass; one with sources comes behind the steps `before`, which draw and aren't finished yet:
+        sources number their rows through. Raises as `Runner.execute` does.
         """
+
+
+def runs_ahead(runner: Runner | None) -> TypeGuard[AheadRunner]:
+    """Whether this is a runner that takes a step while another one is under way."""
+    return isinstance(runner, AheadRunner) and runner.runs_ahead
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +67,7 @@ class Flight:
         replaced, the flight `ahead` has another one. Where there is none, only those are asked about whose guess may yet be
         right, since its KV is not to be lost. Raises DeviceLost where nothing can be computed any more.
         """
-        outcome = _guarded(self.finish)
+        outcome = _guarded(self._finish)
         self.masks.wait()
         if isinstance(outcome, RuntimeFailure):
             return outcome
@@ -73,6 +79,12 @@ class Flight:
         if ahead is not None:
             replaced = (any(row.replaced for row in rows) for rows in result.rows)
             ahead.void.update(slot.sequence for slot, is_other in zip(self.plan.slots, replaced, strict=True) if is_other)
+        return result
+
+    def _finish(self) -> StepResult:
+        """What the step gives, which is known at once with the guesses that it verifies."""
+        result = self.finish()
+        self.plan = self.plan.guessed()
         return result
 
     def _look_back(self) -> None:
@@ -98,12 +110,13 @@ def take_off(
     Behind the flight `before`, a step in which a grammar or penalties look back can only draw when that has landed; where it is
     `early`, when the tokens before it are taken in; others do at once.
     """
-    if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
+    if not runs_ahead(runner):
         masks = filler.start(plan)
         return Flight(plan, since, masks, lambda: runner.execute(plan, masks.wait))
     foreseen = {slot.sequence: slot.tokens[: slot.first_guess - slot.start] for slot in plan.slots} if early else {}
     waits = (before is not None or early) and any(slot.sample and slot.sequence.looks_back for slot in plan.slots)
-    step = _guarded(lambda: runner.launch(plan, before.under_way if before else None))  # first: the device waits for nothing else
+    steps = plan.guesses.steps if plan.guesses else (before.under_way,) if before and before.under_way else ()
+    step = _guarded(lambda: runner.launch(plan, *steps))  # first: the device waits for nothing else
     if isinstance(step, RuntimeFailure):
         return Flight(plan, since, StepMasks(None, []), lambda: _raise(step))
     flight = Flight(plan, since, StepMasks(None, []), step.finish, step, waits=True, foreseen=foreseen)

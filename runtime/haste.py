@@ -5,7 +5,7 @@ Asked by the engine for each step that didn't run ahead; told what taking in too
 
 from collections.abc import Callable
 
-from branchpoint.runtime.flight import AheadRunner, Flight
+from branchpoint.runtime.flight import Flight, runs_ahead
 from branchpoint.runtime.foresight import Foresight
 from branchpoint.runtime.masks import StepMasks
 from branchpoint.runtime.plan import Runner, StepPlan, StepResult
@@ -27,7 +27,7 @@ class Haste:
     def __init__(
         self, runner: Runner, ends: frozenset[int] = frozenset(), forget: Callable[[Sequence], None] = lambda _: None
     ) -> None:
-        self._runs_ahead = isinstance(runner, AheadRunner) and runner.runs_ahead
+        self._runs_ahead = runs_ahead(runner)
         self._ends = ends
         self._forget = forget
         self._taken = 0.0  # time of taking in, of a step's

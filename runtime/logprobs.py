@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from branchpoint.constrained.grammar import Residue
-from branchpoint.runtime.plan import Odds, Slot, StepPlan
+from branchpoint.runtime.plan import UNKNOWN, Odds, Slot, StepPlan
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["RowReport", "WantedRow", "asked_places", "report_rows", "wanted_rows"]
@@ -89,7 +89,7 @@ def wanted_rows(plan: StepPlan) -> list[WantedRow]:
 
 
 def _rows(slot: Slot) -> list[WantedRow]:
-    sequence, sample, draft = slot.sequence, slot.sample, slot.draft
+    sequence, sample, draft = slot.sequence, slot.sample, () if UNKNOWN in slot.draft else slot.draft
     return [WantedRow(sequence, position, sample, draft, slot.odds_at(position + 1)) for position in slot.rows]
 
 

@@ -5,8 +5,8 @@ The scheduler makes a `StepPlan`, the runner answers with a `StepResult`, the sc
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +19,9 @@ from branchpoint.runtime.errors import RuntimeFailure
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = [
+    "UNKNOWN",
     "Copy",
+    "GuessesUnderWay",
     "MaskSource",
     "Odds",
     "PageCopy",
@@ -40,6 +42,9 @@ TokenMask = npt.NDArray[np.int32]
 
 Odds = npt.NDArray[np.float32]
 """What a guess was drawn from: probabilities float32 [vocabulary]."""
+
+UNKNOWN = -1
+"""In place of a guess that is drawn only while the step which verifies it is launched."""
 
 MaskSource = Callable[[], TokenMask | None]
 """Called once by the runner, after the forward pass was issued; waits for the masks. None: no row is masked."""
@@ -142,13 +147,14 @@ Copy = PageCopy | TokenMove | Swap
 class StepPlan:
     """One batch. Wanted rows are numbered in the order of slots, then of positions. `copies` are made in their order.
 
-    A plan that runs ahead has `sources`, one for each slot: the row of the step under way whose token is the only one that the
-    slot computes, -1 where its tokens are known.
+    A plan whose tokens aren't all known has `sources`, for each slot the rows whose tokens are its last ones: one of the step
+    under way, where the plan runs ahead of what that draws, or as many as it verifies of the `guesses` that are.
     """
 
     slots: tuple[Slot, ...]
     copies: tuple[Copy, ...] = ()
-    sources: tuple[int, ...] = ()
+    sources: tuple[tuple[int, ...], ...] = ()
+    guesses: "GuessesUnderWay | None" = None
 
     @property
     def num_tokens(self) -> int:
@@ -157,14 +163,28 @@ class StepPlan:
 
     @property
     def fed(self) -> list[tuple[int, int]]:
-        """Which token of the batch is what which row of the step under way draws: places and rows."""
-        places = accumulate((slot.count for slot in self.slots), initial=0)
-        return [(place, source) for place, source in zip(places, self.sources, strict=False) if source >= 0]
+        """Which tokens of the batch are what which rows under way draw: places and rows."""
+        found, end = list[tuple[int, int]](), 0
+        for slot, rows in zip(self.slots, self.sources, strict=False):
+            end += slot.count
+            found += zip(range(end - len(rows), end), rows, strict=True)
+        return found
 
     @property
     def num_rows(self) -> int:
         """Rows whose logits are wanted."""
         return sum(len(slot.rows) for slot in self.slots)
+
+    def guessed(self) -> "StepPlan":
+        """The plan with the guesses that were under way, now that its step is done: those were drawn before."""
+        if self.guesses is None:
+            return self
+        tokens = self.guesses.finish()
+        slots = tuple(
+            replace(slot, draft=tuple(tokens[row] for row in rows)) if rows else slot
+            for slot, rows in zip(self.slots, self.sources, strict=True)
+        )
+        return replace(self, slots=slots, sources=(), guesses=None)
 
 
 class Refusal(str):
@@ -231,6 +251,17 @@ class StepUnderWay(Protocol):
 
     def finish(self) -> StepResult:
         """Wait for what it gives; asked once."""
+
+
+class GuessesUnderWay(Protocol):
+    """Guesses whose passes, the `steps`, were launched to draw. Rows are numbered through all of them."""
+
+    @property
+    def steps(self) -> Many[StepUnderWay]:
+        """The passes in their order."""
+
+    def finish(self) -> Many[int]:
+        """Wait for the token of each row, `UNKNOWN` where there is none; asked once."""
 
 
 class Runner(Protocol):

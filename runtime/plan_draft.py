@@ -1,7 +1,7 @@
 """A plan in the making: the scheduler adds a slot for each sequence that it has pages for, until the budget is spent.
 
-Behind a step that is under way a sequence goes on where that will leave it. What it draws there is fed to its slot on the device;
-chunks of prompts, and tokens that a grammar forced since, are known.
+Behind a step that is under way a sequence goes on where that will leave it. What it draws there is fed to its slot on the device,
+as guesses are that are being drawn; chunks of prompts, and tokens that a grammar forced since, are known.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from itertools import chain
 
 from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.lora.adapter import Adapter
-from branchpoint.runtime.plan import Copy, Slot, StepPlan
+from branchpoint.runtime.plan import Copy, GuessesUnderWay, Slot, StepPlan
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["PlanDraft"]
@@ -50,7 +50,8 @@ class PlanDraft:
         self.is_early = early
         self.must_wait = False
         self._replays = replays
-        self._sources: dict[Sequence, int] = {}
+        self._sources: dict[Sequence, tuple[int, ...]] = {}
+        self._guesses: GuessesUnderWay | None = None
         self._places: dict[Sequence, _Place] = {}
         row = -1
         for slot in under_way.slots if under_way else ():
@@ -88,7 +89,7 @@ class PlanDraft:
         """Let `sequence` compute at most `count` tokens of what is `left`, for which it has pages."""
         start = self.start(sequence)
         if start == sequence.num_tokens:
-            self._sources[sequence] = self._places[sequence].draws
+            self._sources[sequence] = (self._places[sequence].draws,)
             self._put(Slot(sequence, start, 1, (start,)))
             return
         if sequence.samples and sequence.next_row < sequence.num_prompt - 1 < start + count:
@@ -108,6 +109,8 @@ class PlanDraft:
             slot, count=slot.count + count, rows=rows, draft=proposal.tokens, odds=proposal.odds, depths=proposal.depths
         )
         self.budget -= count
+        if proposal.under_way is not None:
+            self._sources[sequence], self._guesses = proposal.sources, proposal.under_way
 
     def drop(self, sequence: Sequence) -> None:
         """`sequence` has to make room: take its slot back, if it has one."""
@@ -121,8 +124,9 @@ class PlanDraft:
         for slot in self.slots.values():
             groups.setdefault(slot.sequence.adapter, []).append(slot)
         slots = tuple(chain.from_iterable(groups.values()))
-        sources = tuple(self._sources.get(slot.sequence, -1) for slot in slots) if self.is_ahead else ()
-        return StepPlan(slots, copies, sources)
+        is_fed = self.is_ahead or self._guesses is not None
+        sources = tuple(self._sources.get(slot.sequence, ()) for slot in slots) if is_fed else ()
+        return StepPlan(slots, copies, sources, self._guesses)
 
     def _is_fed(self, sequence: Sequence) -> bool:
         """Whether the step under way draws a token behind which another one is to be drawn."""

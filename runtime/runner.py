@@ -5,6 +5,7 @@ The engine's loop calls `execute` once a step. Everything with a tensor in it li
 
 import time
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +118,7 @@ class TorchRunner:
         step.draw(masks)
         return step.finish()
 
-    def launch(self, plan: StepPlan, before: StepUnderWay | None = None) -> "TorchStep":
+    def launch(self, plan: StepPlan, *before: StepUnderWay) -> "TorchStep":
         """See `flight.AheadRunner`. On CUDA nothing is waited for."""
         with watched(self._device), torch.inference_mode():
             self._attention.copy_pages(plan.copies)
@@ -131,16 +132,15 @@ class TorchRunner:
             seconds = time.perf_counter() - started
         return TorchStep(plan, rows, hidden, first, pooled, self._model, self._sampler, self._device, seconds)
 
-    def _forward(self, plan: StepPlan, before: StepUnderWay | None) -> Tensor:
+    def _forward(self, plan: StepPlan, before: Many[StepUnderWay]) -> Tensor:
         """Hidden states of the wanted rows [R, hidden_size]."""
         adapted = None if self.adapters is None else self.adapters.model_for(plan)
         size = self.graphs.size_for(plan) if self.graphs and adapted is None else None
         padding = Padding(size, self._attention.spare_place) if size else None
         batch = build_batch(plan, self.page_size, self._device, padding)
         if plan.fed:
-            assert isinstance(before, TorchStep), "a step with sources comes behind one of this runner"
             (fed,) = send([np.array(plan.fed, np.int64).T], self._device)
-            batch.tokens.index_copy_(0, fed[0], before.tokens.index_select(0, fed[1]))
+            batch.tokens.index_copy_(0, fed[0], _drawn(before).index_select(0, fed[1]))
         if self.graphs and size:
             hidden = self.graphs.run(batch)
         else:
@@ -204,6 +204,15 @@ def decode_plan(size: int, page: int, before: Iterable[int] = (), page_size: int
     long = Slot(Sequence("", 0, [0] * (start + 1), start + 1, sampling, 0, pages=first), start, 1, (start,))
     short = [Slot(Sequence("", at, [0], 1, sampling, 0, pages=[page]), 0, 1, (0,)) for at in range(1, size)]
     return StepPlan((long, *short))
+
+
+def _drawn(steps: Many[StepUnderWay]) -> Tensor:
+    """What the rows of all these steps draw, int64 on the device."""
+    tokens = []
+    for step in steps:
+        assert isinstance(step, TorchStep), "a step with sources comes behind those of such runners"
+        tokens.append(step.tokens)
+    return tokens[0] if len(tokens) == 1 else torch.cat(tokens)
 
 
 def _by_slot(plan: StepPlan, results: list[RowResult]) -> tuple[tuple[RowResult, ...], ...]:

@@ -64,7 +64,9 @@ def make_speculation(
         small = computed.model
         assert small is not None, "a configuration with the drafter `model` names a model"
         most, share = config.max_batch_tokens, config.radix_cache
-        return drawn("model", ModelSource(small.runner, small.context_length, most, share=share, own_noise=rejected))
+        length = small.context_length
+        source = ModelSource(small.runner, length, most, verifier=runner, share=share, own_noise=rejected)
+        return drawn("model", source)
 
     def head() -> Drafter:
         learned = computed.head

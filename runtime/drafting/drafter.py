@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
 
-from branchpoint.runtime.plan import Odds
+from branchpoint.runtime.plan import GuessesUnderWay, Odds
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["Drafter", "Proposal", "ask_each"]
@@ -21,13 +21,15 @@ class Proposal:
     `grade` sorts a drafter's proposals by how sure it is (a matched length, say): acceptance is measured for each grade of each
     drafter. `odds` tell of each guess what it was drawn from, where the engine verifies by rejection and it was drawn. Where
     several tokens may come at a place, `depths` tell how many guesses each one stands behind (see `Slot`). Of guesses at the same
-    place the likelier stand first.
+    place the likelier stand first. Guesses that are still `under_way` are a chain of `UNKNOWN`; `sources` are their rows.
     """
 
     tokens: tuple[int, ...]
     grade: int = 0
     odds: tuple[Odds, ...] = ()
     depths: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
+    under_way: GuessesUnderWay | None = None
 
     @property
     def places(self) -> Many[int]:
@@ -81,7 +83,7 @@ class Proposal:
         depths = tuple(self.depths[number] for number in kept) if self.depths else ()
         if depths == tuple(range(len(depths))):
             depths = ()
-        return Proposal(tokens, self.grade, self.odds[: len(kept)], depths)
+        return Proposal(tokens, self.grade, self.odds[: len(kept)], depths, self.sources[: len(kept)], self.under_way)
 
 
 class Drafter(Protocol):

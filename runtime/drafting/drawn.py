@@ -13,7 +13,7 @@ from branchpoint.constrained.grammar import MaskRow, Matcher
 from branchpoint.constrained.mask import allocate, forbid
 from branchpoint.runtime.drafting.drafter import Proposal
 from branchpoint.runtime.drafting.walk import renew_matcher
-from branchpoint.runtime.plan import Odds, RowResult, TokenMask
+from branchpoint.runtime.plan import UNKNOWN, GuessesUnderWay, Odds, RowResult, TokenMask
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["DrawnDrafter", "GuessSource"]
@@ -28,8 +28,10 @@ class GuessSource(Protocol):
     def draw(self, shadows: Many[Sequence], masks: TokenMask | None) -> Many[RowResult]:
         """What each shadow draws behind its last token, in one pass. `masks` has a row for each."""
 
-    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> Many[Many[RowResult]] | None:
-        """So many tokens of each shadow, pass behind pass, where the device needs nobody between them; None where it does."""
+    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> tuple[GuessesUnderWay, Many[tuple[int, ...]]] | None:
+        """Launch passes for so many tokens of each shadow where nobody is needed between them, nor before the step that verifies
+        them; None where somebody is. With each shadow's rows.
+        """
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` has ended."""
@@ -65,13 +67,14 @@ class DrawnDrafter:
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
         """See `Drafter`. Matchers are moved along the guesses, and back."""
         shadows = self._source.ready(wanted)
+        if launched := self._launched(shadows, wanted):
+            return launched
         drafts = {sequence: _Draft(shadow, wanted[sequence]) for sequence, shadow in shadows.items()}
+        going = list(drafts)
         try:
-            if not self._drawn_on(drafts):
-                going = list(drafts)
-                while going:
-                    rows = self._source.draw([drafts[sequence].shadow for sequence in going], self._masks(going))
-                    going = [one for one, row in zip(going, rows, strict=True) if self._take(one, drafts[one], row)]
+            while going:
+                rows = self._source.draw([drafts[sequence].shadow for sequence in going], self._masks(going))
+                going = [one for one, row in zip(going, rows, strict=True) if self._take(one, drafts[one], row)]
         finally:
             for sequence, draft in drafts.items():
                 _go_back(sequence, len(draft.tokens))
@@ -85,19 +88,18 @@ class DrawnDrafter:
         """See `Drafter`."""
         self._source.close()
 
-    def _drawn_on(self, drafts: Mapping[Sequence, "_Draft"]) -> bool:
-        """Whether all guesses could be drawn without a look between passes: nothing hangs on them but what they end."""
-        if not drafts or self._rejected or any(sequence.looks_back for sequence in drafts):
-            return False
-        drawn = self._source.draw_on([draft.shadow for draft in drafts.values()], [draft.most for draft in drafts.values()])
-        if drawn is None:
-            return False
-        for (sequence, draft), rows in zip(drafts.items(), drawn, strict=True):
-            for row in rows:
-                if not self._take(sequence, draft, row):
-                    break
-            draft.shadow.num_computed = min(draft.shadow.num_computed, draft.shadow.num_tokens)
-        return True
+    def _launched(self, shadows: Mapping[Sequence, Sequence], wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        """Guesses that nobody needs to know before they are verified, since nothing hangs on them but logits; else none."""
+        if not shadows or self._rejected or any(sequence.looks_back for sequence in shadows):
+            return {}
+        launched = self._source.draw_on(list(shadows.values()), [wanted[sequence] for sequence in shadows])
+        if launched is None:
+            return {}
+        guesses, rows = launched
+        return {
+            sequence: Proposal((UNKNOWN,) * len(its), sources=its, under_way=guesses)
+            for sequence, its in zip(shadows, rows, strict=True)
+        }
 
     def _take(self, sequence: Sequence, draft: "_Draft", row: RowResult) -> bool:
         """Put what was drawn behind the guesses for `sequence`; whether another one is wanted."""

@@ -54,7 +54,7 @@ class HeadSource:
         return [rows[0] for rows in self._runner.execute(plan, lambda: masks).rows]
 
     def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> None:
-        """See `GuessSource`: a pass reads the hidden state that the one before has left, and the token on the host."""
+        """See `GuessSource`: a pass reads the token before it on the host."""
 
     def forget(self, sequence: Sequence) -> None:
         """See `GuessSource`."""

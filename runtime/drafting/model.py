@@ -4,14 +4,26 @@ Shadows are computed when guesses are first asked for, prompts in chunks, and sh
 guesses that didn't come true is written over. Used through `DrawnDrafter`.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 from branchpoint.runtime.cache import KVCache
 from branchpoint.runtime.drafting.shadow import catch_up, shadow_of
-from branchpoint.runtime.flight import AheadRunner
-from branchpoint.runtime.plan import RowResult, Runner, Slot, StepPlan, StepResult, StepUnderWay, TokenMask
+from branchpoint.runtime.flight import runs_ahead
+from branchpoint.runtime.plan import (
+    UNKNOWN,
+    GuessesUnderWay,
+    RowResult,
+    Runner,
+    Slot,
+    StepPlan,
+    StepResult,
+    StepUnderWay,
+    TokenMask,
+)
 from branchpoint.runtime.sequence import Sequence
 
 __all__ = ["ModelSource"]
@@ -20,14 +32,23 @@ __all__ = ["ModelSource"]
 class ModelSource:
     """Draws with `runner`, whose context holds `context_length` tokens. See `GuessSource`.
 
-    A call computes at most `max_tokens` tokens to catch up; nothing is proposed for a sequence that lacks more. With `own_noise`
-    guesses are independent of what the sequence draws, for verification by rejection.
+    A call computes at most `max_tokens` tokens to catch up; nothing is proposed for a sequence that lacks more. Where the runner
+    that is their `verifier` runs ahead, too, guesses are fed to it on the device. With `own_noise` they are independent of what
+    the sequence draws, for verification by rejection.
     """
 
     def __init__(
-        self, runner: Runner, context_length: int, max_tokens: int, *, share: bool = True, own_noise: bool = False
+        self,
+        runner: Runner,
+        context_length: int,
+        max_tokens: int,
+        *,
+        verifier: Runner | None = None,
+        share: bool = True,
+        own_noise: bool = False,
     ) -> None:
         self._runner = runner
+        self._verifier = verifier
         self._context = context_length
         self._max_tokens = max_tokens
         self._cache = KVCache(runner.num_pages, runner.page_size, enabled=share)
@@ -54,28 +75,30 @@ class ModelSource:
         """See `GuessSource`."""
         return [rows[0] for rows in self._run(self._pass(shadows, None), masks).rows]
 
-    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> Many[Many[RowResult]] | None:
+    def draw_on(self, shadows: Many[Sequence], counts: Many[int]) -> tuple[GuessesUnderWay, Many[tuple[int, ...]]] | None:
         """See `GuessSource`. Each pass is launched behind the one before, whose tokens it is fed on the device."""
         runner = self._runner
-        if not isinstance(runner, AheadRunner) or not runner.runs_ahead:
+        if not runs_ahead(runner) or not runs_ahead(self._verifier):
             return None
-        drawn: dict[Sequence, list[RowResult]] = {shadow: [] for shadow in shadows}
+        rows: dict[Sequence, list[int]] = {shadow: [] for shadow in shadows}
         plans, steps, made = list[StepPlan](), list[StepUnderWay](), False
+        numbers = itertools.count()
         try:
             for depth in range(max(counts)):
                 going = [shadow for shadow, count in zip(shadows, counts, strict=True) if count > depth]
                 plans.append(self._pass(going, plans[-1] if plans else None))
-                steps.append(runner.launch(plans[-1], steps[-1] if steps else None))
+                steps.append(runner.launch(plans[-1], *steps[-1:]))
                 steps[-1].draw(lambda: None)
                 self._ran(plans[-1])
-            for plan, step in zip(plans, steps, strict=True):
-                for slot, rows in zip(plan.slots, step.finish().rows, strict=True):
-                    drawn[slot.sequence] += rows
+                for shadow in going:
+                    rows[shadow].append(next(numbers))
             made = True
         finally:
             for plan in plans:
                 self._cache.settle(plan.copies, made=made)
-        return list(drawn.values())
+            for shadow in shadows:
+                shadow.num_computed = min(shadow.num_computed, shadow.num_tokens)  # what lies behind is told when it is known
+        return _Passes(plans, steps), [tuple(its) for its in rows.values()]
 
     def forget(self, sequence: Sequence) -> None:
         """See `GuessSource`. What was computed stays in the cache while there is room."""
@@ -146,7 +169,7 @@ class ModelSource:
         for shadow in going:
             end = shadow.num_computed + 1 if before else shadow.num_tokens
             slots.append(Slot(shadow, shadow.num_computed, end - shadow.num_computed, (end - 1,)))
-        return StepPlan(tuple(slots), self._cache.take_copies(), tuple(places[shadow] for shadow in going) if before else ())
+        return StepPlan(tuple(slots), self._cache.take_copies(), tuple((places[shadow],) for shadow in going) if before else ())
 
     def _ran(self, plan: StepPlan) -> None:
         """The pass is computed, or will be before the next one: prompts can be shared."""
@@ -160,3 +183,23 @@ class ModelSource:
         """Take the pages of `shadow`; the cache keeps what they hold while there is room."""
         self._cache.release(shadow, keep=True)
         self._cache.forget(shadow)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """See `GuessesUnderWay`: passes of which each slot has one row."""
+
+    plans: Many[StepPlan]
+    steps: Many[StepUnderWay]
+
+    def finish(self) -> list[int]:
+        """See `GuessesUnderWay`. Shadows have the guesses then, up to a missing one, and count what was computed of them."""
+        tokens: list[int] = []
+        for plan, step in zip(self.plans, self.steps, strict=True):
+            for slot, (row,) in zip(plan.slots, step.finish().rows, strict=True):
+                shadow = slot.sequence
+                tokens.append(UNKNOWN if row.token is None else row.token)
+                if row.token is not None and slot.start + slot.count == shadow.num_tokens:
+                    shadow.num_computed = shadow.num_tokens
+                    shadow.tokens.append(row.token)
+        return tokens

@@ -44,7 +44,7 @@ class _Draft:
 @dataclass(slots=True)
 class _Step:
     """A step that was planned: `tokens` and `rows` (sequences that draw) without drafts, drafts that it verifies, what held so
-    far, and the seconds that were spent on guessing.
+    far, and the seconds that were spent on guessing: with guesses `under_way` the step takes these, too.
     """
 
     tokens: int = 0
@@ -53,6 +53,7 @@ class _Step:
     verified: int = 0
     agreed: int = 0
     spent: float = 0.0
+    under_way: bool = False
 
 
 class Speculation:
@@ -103,6 +104,7 @@ class Speculation:
             return {}
         asked = {sequence: min(wanted[sequence], self._most) for sequence in self._asked(wanted)}
         drafts = self._collect(asked) if asked else {}
+        step.under_way = any(draft.proposal.under_way for draft in drafts.values())
         chosen = self._choose(drafts, budget) if self._adaptive else _all_of(drafts, budget)
         for sequence in asked:
             self._silences.note(sequence, spoke=sequence in drafts or not self._adaptive)
@@ -154,7 +156,7 @@ class Speculation:
         alone, usual = self._cost.estimate(step.rows), self._cost.estimate(step.tokens)
         longer = self._cost.estimate(step.tokens + step.verified) / usual - 1
         if step.tokens == step.rows:
-            longer = max(longer, self._usual.excess(step.tokens, seconds))
+            longer = max(longer, self._usual.excess(step.tokens, seconds - step.spent * step.under_way))
         saved, taken = step.agreed / step.rows, (longer * usual + step.spent) / alone
         if saved > taken:
             self._pause = Pause()

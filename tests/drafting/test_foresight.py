@@ -89,9 +89,9 @@ class Noting(ScriptedCompiler):
 class Launching(ScriptedRunner):
     order: list[str]
 
-    def launch(self, plan: StepPlan, before: Scripted | None = None) -> Scripted:
+    def launch(self, plan: StepPlan, *before: Scripted) -> Scripted:
         self.order.append("launch" if any(slot.draft for slot in plan.slots) else "plain")
-        return super().launch(plan, before)
+        return super().launch(plan, *before)
 
 
 def test_no_matcher_is_moved_between_a_result_and_the_next_launch() -> None:

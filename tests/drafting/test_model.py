@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ from branchpoint.runtime.draft_model import load_draft
 from branchpoint.runtime.drafting.drawn import DrawnDrafter
 from branchpoint.runtime.drafting.model import ModelSource
 from branchpoint.runtime.drafting.shadow import catch_up, shadow_of
+from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.errors import CapacityError, ModelError
-from branchpoint.runtime.messages import Call, Completed, Delta
-from branchpoint.runtime.plan import RowResult, Slot
+from branchpoint.runtime.messages import Call, Completed, Delta, Failed
+from branchpoint.runtime.plan import RowResult, Slot, StepPlan, StepResult
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.weights.loader import load_model
@@ -31,7 +33,7 @@ from tests.drafting.guessing import all_of
 from tests.drafting.test_verify import RELAXED
 from tests.runtime.expected import assert_as_expected
 from tests.runtime.model_checks import logits_of
-from tests.runtime.scripted import CONTEXT, EOS, VOCABULARY, ScriptedRunner, make_engine, run
+from tests.runtime.scripted import CONTEXT, EOS, VOCABULARY, Collected, Scripted, ScriptedRunner, collect, make_engine, run
 from tests.runtime.strategies import any_call
 from tests.runtime.test_engine_invariants import LONGEST, MOST, pools, setups
 
@@ -47,8 +49,10 @@ class SmallModel(ScriptedRunner):
         return super().row(slot, at, state + (self.rng.random() < self.lies), mask, number)
 
 
-def source_of(small: ScriptedRunner, context: int = CONTEXT, max_tokens: int = 64) -> ModelSource:
-    return ModelSource(small, context, max_tokens)
+def source_of(
+    small: ScriptedRunner, context: int = CONTEXT, max_tokens: int = 64, verifier: ScriptedRunner | None = None
+) -> ModelSource:
+    return ModelSource(small, context, max_tokens, verifier=verifier)
 
 
 def drafter_of(source: ModelSource) -> DrawnDrafter:
@@ -80,8 +84,8 @@ def test_same_answers_and_no_page_lost_whatever_the_small_model_says(
     calls = [data.draw(any_call(f"c{number}", LONGEST, MOST)) for number in range(data.draw(st.integers(1, 6)))]
     length = min(CONTEXT, num_pages * page_size)
     small = SmallModel(small_pool[1], small_pool[0], lies=lies, runs_ahead=data.draw(st.booleans()))
-    source = source_of(small, context, at_once)
     runner = ScriptedRunner(num_pages, page_size, runs_ahead=data.draw(st.booleans()))
+    source = source_of(small, context, at_once, runner)
     made = all_of(drafter_of(source), most, adaptive=data.draw(st.booleans()))
     engine = make_engine(runner, speculation=made, **setup)
     results = run(engine, *calls)
@@ -95,8 +99,8 @@ def test_same_answers_and_no_page_lost_whatever_the_small_model_says(
 
 def steps_of(call: Call, small: ScriptedRunner, most: int = 4) -> tuple[int, int]:
     """Steps of the large model, and guesses that held."""
-    large = ScriptedRunner(64, 4)
-    engine = make_engine(large, speculation=all_of(drafter_of(source_of(small)), most))
+    large = ScriptedRunner(64, 4, runs_ahead=small.runs_ahead)
+    engine = make_engine(large, speculation=all_of(drafter_of(source_of(small, verifier=large)), most))
     results = run(engine, call)
     assert_as_expected(call, results[call.id])
     engine.close()
@@ -114,6 +118,78 @@ def test_a_model_that_agrees_makes_a_step_of_five_tokens(temperature: float) -> 
     looking_back = structs.replace(call, sampling=structs.replace(call.sampling, repetition_penalty=1.1))
     steps_of(looking_back, again := ScriptedRunner(64, 4, runs_ahead=True))
     assert again.num_ahead == 0
+
+
+@dataclass
+class Logged(SmallModel):
+    """Writes into `log` what is launched and what is waited for; as `small` its launches fail from number `fails` on."""
+
+    name: str = ""
+    log: list[str] = field(default_factory=list)
+    fails: int = 10_000
+
+    def launch(self, plan: StepPlan, *before: Scripted) -> Scripted:
+        if len(self.plans) >= self.fails:
+            raise ValueError("The small model is ill.")
+        self.log.append(f"{self.name} launched")
+        step = super().launch(plan, *before)
+        finish = step.finish
+
+        def wait() -> StepResult:
+            self.log.append(f"{self.name} awaited")
+            return finish()
+
+        step.finish = wait  # type: ignore[method-assign]
+        return step
+
+
+def logged(**small: object) -> tuple[Engine, Logged, Logged, ModelSource]:
+    large = Logged(runs_ahead=True, name="large")
+    draws = Logged(runs_ahead=True, name="small", log=large.log, **small)  # type: ignore[arg-type]
+    source = source_of(draws, verifier=large)
+    return make_engine(large, speculation=all_of(drafter_of(source), 4)), large, draws, source
+
+
+FREE = [Call(f"c{at}", (1, at), SamplingParams(max_tokens=30 + at, seed=at, ignore_eos=True)) for at in range(3)]
+
+
+def test_a_step_and_the_guesses_that_it_verifies_are_waited_for_at_once() -> None:
+    engine, large, small, _ = logged(lies=0.3)
+    for one, got in run(engine, *FREE).items():
+        assert_as_expected(next(call for call in FREE if call.id == one), got)
+    log = large.log
+    assert small.num_ahead > 20 and sum(plan.sources != () for plan in large.plans) > 5
+    for before, now in pairwise(log):
+        assert now != "small awaited" or before in {"large awaited", now}, "no guess is waited for before its step is launched"
+        assert now != "large awaited" or before == "large launched", "and that before anything else"
+    engine.close()
+
+
+@pytest.mark.parametrize("what", ["aborted", "failed", "ill", "broken"])
+def test_who_ends_while_guesses_are_under_way_harms_no_other(what: str) -> None:
+    engine, large, _, source = logged(fails=9 if what == "ill" else 10_000, poison=frozenset({2} if what == "broken" else ()))
+    for call in FREE:
+        engine.submit(call)
+    results: dict[str, Collected] = {}
+    collect(engine.step() + engine.step(), results)
+    if what == "failed":
+        large.fault = ValueError("The device stumbled.")
+    collect(engine.step(), results)
+    assert engine._ahead is not None and (what == "ill" or engine._ahead.plan.guesses is not None)
+    if what == "aborted":
+        engine.abort("c0")
+    engine.submit(again := structs.replace(FREE[2], id="again"))
+    while engine.has_work:
+        collect(engine.step(), results)
+        engine.check()
+    source.check()
+    assert [each.failure is None for each in engine.stats().drafters] == [what != "ill"]
+    assert what == "ill" or not source._shadows
+    whole = [call for call in (*FREE, again) if not isinstance(results[call.id].end, Failed)]
+    assert len(whole) == {"aborted": 3, "failed": 2}.get(what, 4)
+    for call in whole:
+        assert_as_expected(call, results[call.id])
+    engine.close()
 
 
 def test_guesses_are_drawn_under_the_grammar() -> None:
@@ -207,7 +283,8 @@ def test_equal_models_agree_on_every_draw_and_others_on_some(tmp_path: Path) -> 
     for name, model in {"same": "dummy:llama", "smaller": write_config(tmp_path), "ahead": "dummy:llama"}.items():
         with pair(model) as loaded:
             (drafter,) = loaded.engine._speculation._drafters  # type: ignore[attr-defined]
-            drafter._source._runner.runs_ahead = name == "ahead"  # as on a GPU
+            for runner in (drafter._source._runner, loaded.engine._runner):  # type: ignore[attr-defined]
+                runner.runs_ahead = name == "ahead"  # as on a GPU
             tokens, shares[name] = told(loaded)
         assert tokens == plain
     assert shares["same"] == shares["ahead"] == 1.0

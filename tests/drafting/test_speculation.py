@@ -1,6 +1,8 @@
 """How many guesses are verified: by what was agreed so far, what a step costs, and how much room there is. No clock in here."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -331,3 +333,28 @@ def test_what_guessing_took_is_counted_with_what_it_won() -> None:
         made.settle(1.0)
     told = {each.name: each.drafted for each in made.stats()}
     assert told["model"] < 40 and told["lookup"] > 200, told
+
+
+class Waiting(Parrot):
+    """Has only launched what draws its guesses."""
+
+    def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, Proposal]:
+        waiting: Any = object()
+        return {one: replace(each, under_way=waiting) for one, each in super().propose(wanted).items()}
+
+
+def test_guesses_that_are_drawn_in_the_step_which_verifies_them_are_counted_once() -> None:
+    """A step takes a second, and each pass for its guesses an eighth of one: before it, or in it."""
+    held = []
+    for drafter in (Parrot, Waiting):
+        cost = StepCost({1: 1.0, 64: 1.0})
+        price = Price(StepCost({1: 0.125, 64: 0.125}), cost)
+        source = drafter(*GUESSES, name="model")
+        made, one = Speculation((source,), most=4, ends=frozenset(), cost=cost, prices={"model": price}), sequence()
+        made.propose({}, 1, 64, 1)
+        made.settle(1.0)
+        (count,) = asked(made, one)
+        made.learn(one, (0,), count, finished=False)
+        made.settle(1.0 + 0.125 * count * (drafter is Waiting))
+        held.append(made._purse._held)
+    assert held[0] == pytest.approx(held[1])

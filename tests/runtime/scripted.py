@@ -22,7 +22,7 @@ from branchpoint.runtime.engine import Engine
 from branchpoint.runtime.generation import TokenTable
 from branchpoint.runtime.lora.registry import Adapters
 from branchpoint.runtime.messages import Delta, Event, SampleFinished, TokenLogprob
-from branchpoint.runtime.plan import MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMove
+from branchpoint.runtime.plan import UNKNOWN, MaskSource, RowResult, Slot, StepPlan, StepResult, TokenMove
 
 VOCABULARY = 40
 EOS = 39
@@ -94,22 +94,23 @@ class ScriptedRunner:
         step.draw(masks)
         return step.finish()
 
-    def launch(self, plan: StepPlan, before: "Scripted | None" = None) -> "Scripted":
-        """Computes at once, with the tokens that `before` has drawn, as a device does in the order of its stream."""
+    def launch(self, plan: StepPlan, *before: "Scripted") -> "Scripted":
+        """Computes at once, with the tokens that the steps `before` have drawn, as a device does in the order of its stream."""
         if plan.sources:
             assert before
-            if before.failure:
-                return Scripted(self, plan, [], before.failure)
-            assert before.is_drawn, "the step before has drawn nothing yet"
+            if failed := next((step.failure for step in before if step.failure), None):
+                return Scripted(self, plan, [], failed)
+            assert all(step.is_drawn for step in before), "the step before has drawn nothing yet"
             self.num_ahead += 1
-        sources = {slot.sequence: source for slot, source in zip(plan.slots, plan.sources, strict=False) if source >= 0}
-        fed = {sequence: before.tokens[source] for sequence, source in sources.items()} if before else {}
+        drawn = [token for step in before for token in step.tokens]
+        sources = zip(plan.slots, plan.sources, strict=False)
+        fed = {slot.sequence: [drawn[row] for row in rows] for slot, rows in sources}
         try:
             return Scripted(self, plan, self._forward(plan, fed))
         except Exception as error:  # noqa: BLE001  # it fails when it is asked for
             return Scripted(self, plan, [], error)
 
-    def _forward(self, plan: StepPlan, fed: "Mapping[Sequence, int | None]") -> list[list[tuple[Slot, int, int]]]:
+    def _forward(self, plan: StepPlan, fed: "Mapping[Sequence, list[int | None]]") -> list[list[tuple[Slot, int, int]]]:
         """The wanted rows of each slot: their positions and states."""
         self.plans.append(plan)
         for copy in plan.copies:
@@ -140,9 +141,11 @@ class ScriptedRunner:
         rows = []
         for slot, state in zip(plan.slots, states, strict=True):
             found, way = {}, [state]
-            tokens = [fed[slot.sequence]] if slot.sequence in fed else slot.tokens
+            given = fed.get(slot.sequence, [])
+            tokens = [*slot.tokens[: slot.count - len(given)], *given]
             assert len(tokens) == slot.count
             for at, token in enumerate(tokens, slot.start):
+                assert token != UNKNOWN
                 token = 0 if token is None else token  # a row that broke: whatever comes of it, nobody will look
                 position = slot.position_of(at)
                 del way[position - slot.start + 1 :]

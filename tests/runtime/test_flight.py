@@ -105,9 +105,9 @@ def test_a_grammar_lets_the_next_step_begin_before_its_mask_is_known(constraint:
     order: list[str] = []
 
     class Told(ScriptedRunner):
-        def launch(self, plan: StepPlan, before: Scripted | None = None) -> Scripted:
+        def launch(self, plan: StepPlan, *before: Scripted) -> Scripted:
             order.append("launch")
-            return super().launch(plan, before)
+            return super().launch(plan, *before)
 
     class Filled(ScriptedCompiler):
         def _grammar(self, constraint: object, prefix: bytes) -> ListGrammar:
@@ -313,9 +313,9 @@ def _say(
     assert isinstance(runner, TorchRunner)
     launch, runner.runs_ahead = runner.launch, ahead  # told to do what it does on a GPU
 
-    def count(plan: StepPlan, before: StepUnderWay | None = None) -> TorchStep:
-        steps.append(before is not None)
-        return launch(plan, before)
+    def count(plan: StepPlan, *before: StepUnderWay) -> TorchStep:
+        steps.append(bool(before))
+        return launch(plan, *before)
 
     runner.launch = count  # type: ignore[method-assign]
     if kind == "device":

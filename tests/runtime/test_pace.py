@@ -80,8 +80,8 @@ class SlowDevice(SlowRunner):
     runs_ahead: bool = True
     busy_until: float = 0.0
 
-    def launch(self, plan: StepPlan, before: Scripted | None = None) -> Scripted:
-        step = super().launch(plan, before)
+    def launch(self, plan: StepPlan, *before: Scripted) -> Scripted:
+        step = super().launch(plan, *before)
         self.busy_until = max(self.clock.now, self.busy_until) + cost(plan)
         done, finish = self.busy_until, step.finish
 

@@ -20,15 +20,19 @@ from branchpoint.constrained.mask import allocate
 from branchpoint.kernels.operations import triton_operations
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.device_sampler import DeviceSampler
+from branchpoint.runtime.drafting.drawn import DrawnDrafter
+from branchpoint.runtime.drafting.model import ModelSource
 from branchpoint.runtime.graph import StepGraphs, padded_sizes
 from branchpoint.runtime.lora.peft import read_adapter
 from branchpoint.runtime.lora.placed import PlacedAdapters
 from branchpoint.runtime.models.decoder import Decoder
-from branchpoint.runtime.plan import PageCopy, Slot, StepPlan, TokenMove
+from branchpoint.runtime.plan import UNKNOWN, PageCopy, Slot, StepPlan, TokenMove
+from branchpoint.runtime.plan_draft import PlanDraft
 from branchpoint.runtime.runner import TorchRunner
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.sequence import Sequence
 from branchpoint.runtime.tiled_attention import TiledAttention
+from branchpoint.runtime.transfer import Fetch
 from branchpoint.runtime.weights.loader import load_model
 from tests.runtime.adapters import write_adapter
 
@@ -90,7 +94,7 @@ def test_a_step_and_the_one_ahead_of_it_wait_for_nothing(runner: TorchRunner) ->
     chunk = StepPlan(tuple(Slot(each, 0, 20, (18, 19)) for each in members), copies)
     decode = StepPlan(
         (*(Slot(each, 20, 1, (20,)) for each in members[:3]), Slot(members[3], 20, 3, (20, 21, 22), draft=(1, 2))),
-        sources=(1, 3, 5, -1),
+        sources=((1,), (3,), (5,), ()),
     )
     members[3].tokens.append(7)
     mask = allocate(10, 512)
@@ -115,13 +119,50 @@ def test_a_step_with_adapters_that_are_there_waits_for_nothing(runner: TorchRunn
         while not places.ready(member.adapter):
             places.wait()
     chunk = StepPlan(tuple(Slot(each, 0, 20, (19,)) for each in members))
-    decode = StepPlan(tuple(Slot(each, 20, 1, (20,)) for each in members), sources=(0, 1, 2, 3))
+    decode = StepPlan(tuple(Slot(each, 20, 1, (20,)) for each in members), sources=((0,), (1,), (2,), (3,)))
     with _NoQuestions(), torch.inference_mode():
         first = runner.launch(chunk)
         first.draw(lambda: None)
         first.drawn[0].tokens.zero_()
         runner.launch(decode, first).draw(lambda: None)
     places.close()
+
+
+def test_guesses_of_a_model_and_the_step_that_verifies_them_wait_for_nothing(
+    runner: TorchRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetches: list[int] = []
+
+    class Counted(Fetch):
+        def wait(self) -> list[np.ndarray]:
+            fetches.append(0)
+            return super().wait()
+
+    monkeypatch.setattr("branchpoint.runtime.device_sampler.Fetch", Counted)
+    monkeypatch.setattr(  # kernels that compute nothing have drawn anything
+        "branchpoint.runtime.device_sampler.draw_rows",
+        lambda logits, *_: (logits.new_zeros(len(logits), dtype=torch.int64), logits[:, 0]),
+    )
+    runner.runs_ahead = True
+    source = ModelSource(runner, 512, 64, verifier=runner)
+    drafter = DrawnDrafter("model", source, 512, frozenset({2}))
+    members = _sequences()[:2]
+    for number, each in enumerate(members):
+        each.tokens[0], each.next_row = number, 19  # no prefix is shared, no row of the prompt is wanted
+    with _NoQuestions(), torch.inference_mode():
+        found = drafter.propose(dict.fromkeys(members, 3))
+        draft = PlanDraft(64)
+        for each in members:
+            draft.add(each, 20)
+            draft.guess(each, found[each])
+        plan = draft.step(())
+        assert plan.guesses is not None and [slot.draft for slot in plan.slots] == [(UNKNOWN,) * 3] * 2
+        verify = runner.launch(plan, *plan.guesses.steps)
+        verify.draw(lambda: None)
+        assert not fetches, "the host has waited for nothing so far"
+    verify.finish()
+    assert [slot.draft for slot in plan.guessed().slots] == [(0,) * 3] * 2
+    assert len(fetches) == 4, "the step's result, and three passes that were done before it"
 
 
 @pytest.mark.parametrize(
