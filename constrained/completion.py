@@ -5,7 +5,6 @@ a short one, not always the shortest.
 """
 
 import heapq
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from branchpoint.constrained.clock import Clock
 from branchpoint.constrained.errors import MatcherError, TooFewTokens
 from branchpoint.constrained.grammar import MaskRow, Matcher
 from branchpoint.constrained.mask import allocate, iterate_allowed
@@ -74,13 +74,21 @@ class Completer:
         nesting = standing.nesting
         return self._effects[nesting.quoted, nesting.escaped].tokens(row, is_json=standing.is_json)
 
-    def find(self, matcher: Matcher, standing: Standing, effort: int, most: int = 1 << 20, begun: Way = ()) -> Way | None:
-        """A way of at most `most` tokens, looking at no more than `effort` places; None where there is none, or it isn't seen.
+    def find(
+        self,
+        matcher: Matcher,
+        standing: Standing,
+        effort: int,
+        most: int = 1 << 20,
+        begun: Way = (),
+        clock: Clock | None = None,
+    ) -> Way | None:
+        """A way of at most `most` tokens; None where there is none, or it isn't seen in `effort` places and in time.
 
         `begun` are tokens that may lead towards the end. Where no way is found, the cursor may have broken.
         """
         try:
-            return self._find(matcher, standing, _Budget(effort), most, begun)
+            return self._find(matcher, standing, _Budget(effort, clock or Clock(_MOST_SECONDS)), most, begun)
         except MatcherError:
             return None
 
@@ -95,23 +103,19 @@ class Completer:
 class _Budget:
     """What a search may spend: places to look at, and CPU time."""
 
-    def __init__(self, effort: int, seconds: float = _MOST_SECONDS) -> None:
+    def __init__(self, effort: int, clock: Clock) -> None:
         self._effort = effort
-        self._until = time.thread_time() + seconds
+        self.clock = clock
 
     def half(self) -> "_Budget":
         """Half of it, which is spent then."""
         self._effort -= self._effort // 2
-        return _Budget(self._effort, _MOST_SECONDS / 2)
+        return _Budget(self._effort, Clock(self.clock.left() / 2))
 
     def spend(self) -> bool:
         """Whether another place may be looked at."""
         self._effort -= 1
-        return self._effort >= 0 and self.lasts()
-
-    def lasts(self) -> bool:
-        """Whether there is time left."""
-        return time.thread_time() <= self._until
+        return self._effort >= 0 and self.clock.left() > 0
 
 
 class _Effects:
@@ -192,7 +196,7 @@ class _Search:
                 if self._matcher.can_end:
                     return path
                 for token in tokens:
-                    if not budget.lasts():
+                    if budget.clock.left() <= 0:
                         return None
                     standing = self._completer.after(standing, token)
                 if guessed:

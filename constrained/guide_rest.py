@@ -22,7 +22,7 @@ _ESCAPES = (b"", b"n", b"0", b"00", b"000", b"0000")
 
 _LITERALS = (b"true", b"false", b"null")
 _MOST_WRITTEN = 1 << 16
-_MOST_KEYS = 16
+_MOST_KEYS = 4
 _FRESH = ("", "a", "aa", "aaa")
 """What makes keys of what is begun of them."""
 

@@ -8,8 +8,10 @@ taken.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from branchpoint.constrained.clock import Clock
 from branchpoint.constrained.completion import Completer, Standing, Way, pieces
-from branchpoint.constrained.errors import MatcherError, TooFewTokens
+from branchpoint.constrained.engines.scout import Scout, take
+from branchpoint.constrained.errors import TooFewTokens
 from branchpoint.constrained.grammar import CompiledGrammar, MaskRow, Matcher, Residue
 from branchpoint.constrained.mask import allow
 from branchpoint.constrained.spec import Narrowing
@@ -23,6 +25,7 @@ _SHORT = 8  # tokens of the first way up to which a shorter one is looked for
 _NEAR = 64  # tokens left up to which a way that isn't known is sought behind each token
 _RARELY = 16  # tokens from one such search to the next, where the limit isn't near
 _PATIENCE = 8  # tokens refused in one place, after which the way is taken
+_SECONDS = 0.1  # of CPU that looking behind tokens may take in one place, after which the way is taken, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +132,9 @@ class SteeredMatcher:
         self._tokens: list[int] = []
         self._steps = [_Step(grammar.start, limit, grammar.way)]
         self._ahead: dict[int, _Step | None] = {}
+        self._left = _SECONDS
         self._residue: Residue | None = None
-        self._scout: Matcher | None = None
-        self._scouted: list[int] = []
+        self._scout = Scout(grammar.inner)
 
     def fill(self, row: MaskRow) -> None:
         """Write the tokens that may come next; `allows` still refuses some of them near the limit."""
@@ -148,7 +151,7 @@ class SteeredMatcher:
         """Take out of a row what the inner grammar refuses, and where much was refused already, all but the way."""
         if self._residue is not None and not self._steer(row):
             self._residue.narrow(row)
-        if sum(step is None for step in self._ahead.values()) >= _PATIENCE:
+        if self._left <= 0 or sum(step is None for step in self._ahead.values()) >= _PATIENCE:
             self._take_way(row)
 
     def _steer(self, row: MaskRow) -> bool:
@@ -176,37 +179,42 @@ class SteeredMatcher:
         if token not in self._ahead:
             if self._inner.advance((token,)) != 1:
                 return None
+            clock = Clock(self._left)
             try:
-                self._ahead[token] = self._look(token)
+                self._ahead[token] = self._look(token, clock)
             finally:
                 self._inner.rollback(1)
+                self._left = clock.left()
         return self._ahead[token]
 
-    def _look(self, token: int) -> _Step | None:
+    def _look(self, token: int, clock: Clock) -> _Step | None:
         """What is known behind a token that the inner cursor has taken."""
         grammar, step = self._grammar, self._steps[-1]
         text = self._vocabulary.tokens[token]
         standing = grammar.completer.after(step.standing, token)
         limit = step.limit.after(len(text))
-        way, begun = self._rest(step.way, text) if step.way is not None else (None, ())
+        way, begun = self._rest(step.way, text, clock) if step.way is not None else (None, ())
         if way is None or grammar.spare(limit, way) < 0:
-            shorter = self._search(token, standing, limit, begun)
+            shorter = self._search(token, standing, limit, begun, clock)
             way = shorter if shorter is not None else way
         if way is not None and grammar.spare(limit, way) < 0:
             way = None
         return None if way is None and step.way is not None else _Step(standing, limit, way)
 
-    def _rest(self, way: Way, text: bytes) -> tuple[Way | None, Way]:
+    def _rest(self, way: Way, text: bytes, clock: Clock) -> tuple[Way | None, Way]:
         """What is left of a way that was known before `text` was written, None where it leads to no end; and how far it leads.
 
         What `text` has of it is left out, or, as where characters are counted, as many bytes as were written.
         """
         known = self._vocabulary.text(way)
+        if text and known.startswith(text):  # what is left of it was tried with it
+            rest = self._cut(way, len(text))
+            return rest, rest
         lengths = [length for length in range(min(len(text), len(known)), -1, -1) if text.endswith(known[:length])]
         furthest: Way = ()
         for length in dict.fromkeys((*lengths, min(len(text), len(known)))):
             rest = self._cut(way, length)
-            taken = self._inner.advance(rest)
+            taken = take(self._inner, rest, clock)
             fits = taken == len(rest) and self._inner.can_end
             self._inner.rollback(taken)
             if fits:
@@ -225,31 +233,16 @@ class SteeredMatcher:
             length -= len(text)
         return way[at:]
 
-    def _search(self, token: int, standing: Standing, limit: Limit, begun: Way) -> Way | None:
+    def _search(self, token: int, standing: Standing, limit: Limit, begun: Way, clock: Clock) -> Way | None:
         if limit.tokens < 0 or (limit.tokens > _NEAR and self._steps[-1].way is None and len(self._tokens) % _RARELY):
             return None
-        scout = self._sent((*self._tokens, token))
-        if scout is None:
+        cursor = self._scout.behind((*self._tokens, token), clock)
+        if cursor is None:
             return None
-        found = self._grammar.completer.find(scout, standing, _EFFORT, limit.tokens, begun)
+        found = self._grammar.completer.find(cursor, standing, _EFFORT, limit.tokens, begun, clock)
         if found is None:
-            self._scout = None  # it may have broken
+            self._scout.drop()
         return found
-
-    def _sent(self, tokens: Sequence[int]) -> Matcher | None:
-        """A cursor behind `tokens` that may break."""
-        try:
-            if self._scout is None:
-                self._scout, self._scouted = self._grammar.inner.matcher(), []
-            shared = 0
-            while shared < min(len(tokens), len(self._scouted)) and tokens[shared] == self._scouted[shared]:
-                shared += 1
-            self._scout.rollback(len(self._scouted) - shared)
-            taken = self._scout.advance(tokens[shared:])
-            self._scouted = list(tokens[: shared + taken])
-        except MatcherError:
-            self._scout = None
-        return self._scout if len(self._scouted) == len(tokens) else None
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Consume tokens in order; how many were accepted. One that nobody asked about is taken though it may lead too far."""
@@ -263,7 +256,7 @@ class SteeredMatcher:
                 step = _Step(standing, self._steps[-1].limit.after(len(text)), None)
             self._steps.append(step)
             self._tokens.append(token)
-            self._ahead = {}
+            self._leave()
         return len(tokens)
 
     def rollback(self, count: int) -> None:
@@ -271,7 +264,12 @@ class SteeredMatcher:
         self._inner.rollback(count)
         if count:
             del self._steps[-count:], self._tokens[-count:]
-            self._ahead = {}
+            self._leave()
+
+    def _leave(self) -> None:
+        """Forget what was found out in the place where it was."""
+        self._ahead = {}
+        self._left = _SECONDS
 
     def forced(self) -> list[int]:
         """The tokens that the inner grammar forces, as long as there is a way behind them."""

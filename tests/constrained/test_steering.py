@@ -6,6 +6,7 @@ import random
 import pytest
 
 from branchpoint.constrained.compiler import GrammarCompiler
+from branchpoint.constrained.engines import steered
 from branchpoint.constrained.engines.steered import Limit, SteerableGrammar, SteeredMatcher
 from branchpoint.constrained.errors import TooFewTokens
 from branchpoint.constrained.guide_values import rest_of_number
@@ -222,3 +223,17 @@ def test_a_begun_integer_far_from_its_bound_is_steered_to_it(compiler: GrammarCo
     assert matcher.advance(vocabulary.encode(b'{"n":-3')) == len(vocabulary.encode(b'{"n":-3'))
     output, whole = Writer(vocabulary, 1).write(matcher, 30 - len(vocabulary.encode(b'{"n":-3')))
     assert whole and int(json.loads('{"n":-3' + vocabulary.text(output).decode())["n"]) <= -(10**12)
+
+
+@pytest.mark.parametrize("name", ["ways are cheap", "judged"])
+def test_where_there_is_no_time_to_try_anything_the_known_way_is_gone(
+    compiler: GrammarCompiler, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    judged = {"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}, "minItems": 20}
+    constraint = JsonSchema(json.dumps(judged)) if name == "judged" else Regex("[a-z]{300,}")
+    grammar = steerable(compiler, constraint)
+    assert grammar.way is not None
+    monkeypatch.setattr(steered, "_SECONDS", 0.0)
+    limit = len(grammar.way) + 40
+    output, ends = Writer(vocabulary, 5).write(grammar.within(Limit(limit, 4096)).matcher(), limit)
+    assert ends and vocabulary.text(output).startswith(vocabulary.text(grammar.way[:-8]))
