@@ -66,7 +66,14 @@ class GatewayClient:
             self._loop.call_soon_threadsafe(self._stop, call_id)
 
     def _start(self, call: Call | ScoreCall, on_event: Callable[[Event], None]) -> None:
-        self._tasks[call.id] = self._loop.create_task(self._carry(call, on_event))
+        task = self._tasks[call.id] = self._loop.create_task(self._carry(call, on_event))
+        task.add_done_callback(lambda task: self._ended(call.id, on_event, aborted=task.cancelled()))
+
+    def _ended(self, call_id: str, on_event: Callable[[Event], None], *, aborted: bool) -> None:
+        """The task of a call is over; one that was aborted may not have begun."""
+        del self._tasks[call_id]
+        if aborted:
+            on_event(Failed(call_id, "aborted", "The call was aborted."))
 
     def _stop(self, call_id: str) -> None:
         if (task := self._tasks.get(call_id)) is not None:
@@ -83,14 +90,10 @@ class GatewayClient:
                 while batch := await exchange.batch():
                     for _, event in batch:
                         on_event(event)
-        except asyncio.CancelledError:
-            on_event(Failed(call.id, "aborted", "The call was aborted."))
         except BranchpointError as error:
             on_event(_failed(call.id, error))
         except Exception as error:  # noqa: BLE001  # the boundary of one call: whatever happens, its program is told
             on_event(Failed(call.id, "internal", f"{type(error).__name__}: {error}"))
-        finally:
-            self._tasks.pop(call.id, None)
 
     def end_program(self, program: str, namespace: str = "") -> None:
         """A run is over, in its caller's namespace. Never raises: the run still has to tell what it came to."""

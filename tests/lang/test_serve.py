@@ -17,7 +17,7 @@ from branchpoint.lang.serve import programs_endpoint
 from branchpoint.lang.serve_client import GatewayClient
 from branchpoint.runtime.config import EngineConfig
 from branchpoint.runtime.errors import EngineDead
-from branchpoint.runtime.messages import Call, Completed, Failed, Hints
+from branchpoint.runtime.messages import Call, Completed, Event, Failed, Hints
 from branchpoint.runtime.process import EngineThread, build_engine
 from branchpoint.runtime.sampling import SamplingParams
 from branchpoint.runtime.serving.gateway import Loaded, State
@@ -356,6 +356,11 @@ async def test_a_program_ends_under_the_name_that_its_calls_had() -> None:
         call = Call("1", (104,), SamplingParams(max_tokens=1), namespace=space, hints=Hints(program="p"))
         client.submit(call, lambda event: over.set() if isinstance(event, Completed) else None)
         await asyncio.wait_for(over.wait(), 10)
+        events = list[Event]()
+        client.submit(msgspec.structs.replace(call, id="2"), events.append)
+        client.abort("2")  # before its task has begun
+        await until(lambda: bool(events))
+        assert isinstance(events[0], Failed) and events[0].kind == "aborted" and not client._tasks
         client.end_program("p")
         client.end_program("another")
         await asyncio.sleep(0.05)
