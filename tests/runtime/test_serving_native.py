@@ -270,7 +270,7 @@ async def test_each_request_leaves_one_line_without_its_text(site: Site, caplog:
     with caplog.at_level("INFO", logger="branchpoint.serving"):
         await site.complete(prompt="secret", request_id="one", max_tokens=2)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "branchpoint.serving"]
-    assert line.startswith("one: calls=1/1 prompt=") and "completion=2 finish=length" in line and "secret" not in line
+    assert line.startswith("one: model=fake calls=1/1 prompt=") and "completion=2 finish=length" in line and "secret" not in line
 
 
 async def test_regex_reaches_the_engine_from_sampling_params(site: Site) -> None:
