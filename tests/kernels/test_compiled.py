@@ -15,6 +15,8 @@ from branchpoint.kernels.scratch import Scratch
 from branchpoint.kernels.tiles import TilePlan, TileShape
 from tests.kernels.compiled import Compiled, compile_launches, needs_compiler
 
+pytestmark = pytest.mark.timeout(660)  # the compiler is ended after 600: on a machine that does other things it takes minutes
+
 CPU = torch.device("cpu")
 LLAMA = TileShape(32, 8, 128, torch.bfloat16, torch.bfloat16, 16)
 SMALL = 99 * 1024

@@ -26,7 +26,7 @@ from branchpoint.runtime.weights.loader import load_model
 from tests.kernels.compiled import compile_launches as forms_launched
 from tests.kernels.compiled import needs_compiler, see_hopper
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.timeout(660)]  # the compiler is ended after 600: minutes, on a busy machine
 
 CPU = torch.device("cpu")
 VOCABULARIES = (151936, 128256, 49152)
