@@ -3,14 +3,16 @@
 Gets normalised text from `compiler.py`; turns the library's silent error states into errors of ours that stick.
 """
 
+import functools
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from branchpoint.constrained.engines.effects import Effects
+from branchpoint.constrained.engines.llguidance_texts import TokenSource, refusal, whole_grammar
 from branchpoint.constrained.engines.shapes import TokenShapes
 from branchpoint.constrained.errors import EmptyLanguage, GrammarError, LimitExceeded, MatcherError, shorten
 from branchpoint.constrained.forced import ForcedCuts
@@ -25,24 +27,7 @@ __all__ = ["LlguidanceEngine", "LlguidanceGrammar", "LlguidanceMatcher"]
 
 Inner = Mapping[str, "LlguidanceGrammar"]
 _ENDLESS = 24_000  # the library gives up looking ahead a little beyond this
-_TOO_COMPLEX = ("fuel", "too complex", "too large", "too many", "limit", "max is")
-_UNSATISFIABLE = ("unsatisfiable", "noextension", "is empty")
-
-
-class _TokenSource:
-    """What llguidance wants to see of a tokenizer. Special ids have no bytes here, so no grammar can name them."""
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-    special_token_ids: tuple[int, ...] = ()
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.eos_token_id = vocabulary.eos[0]
-        self.tokens = vocabulary.tokens
-        self._encode = vocabulary.encode
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return self._encode(text.encode() if isinstance(text, str) else text)
+_MOST_RENEWALS = 4
 
 
 class LlguidanceEngine:
@@ -50,7 +35,7 @@ class LlguidanceEngine:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._tokenizer = LLTokenizer(_TokenSource(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.eos))
+        self._tokenizer = LLTokenizer(TokenSource(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.eos))
         self._limits = LLParserLimits(verbose_errors=False)
         self.shapes = Lazy(lambda: TokenShapes(vocabulary))
         self.effects = Lazy(lambda: Effects(vocabulary))
@@ -82,20 +67,21 @@ class LlguidanceEngine:
         return self._compile(source, prefix, narrowed)
 
     def _compile(self, source: str, prefix: str, narrowed: tuple[Narrowing, ...]) -> "LlguidanceGrammar":
-        return self.prepared(PreparedGrammar(_whole(source, prefix), narrowed))
+        return self.prepared(PreparedGrammar(whole_grammar(source, prefix), narrowed))
 
     def prepared(self, grammar: PreparedGrammar) -> "LlguidanceGrammar":
         """Compile, and fill a first mask: lazy work is done here, and what is wrong only then is seen here.
 
         What takes long, the library does without Python's lock.
         """
-        template = LLMatcher(self._tokenizer, grammar.text, log_level=0, limits=self._limits)
+        make = functools.partial(LLMatcher, self._tokenizer, grammar.text, log_level=0, limits=self._limits)
+        template = make()
         if template.is_error():
-            raise _refusal(template.get_error())
+            raise refusal(template.get_error())
         row = allocate(1, self.vocabulary.size)[0]
         template.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if template.is_error():
-            raise _refusal(template.get_error())
+            raise refusal(template.get_error())
         probe = template.deep_copy()
         forced = len(probe.compute_ff_bytes())
         if probe.is_error() or forced > _ENDLESS:
@@ -105,36 +91,18 @@ class LlguidanceEngine:
             raise EmptyLanguage("Nothing can begin an output under this constraint; loosen it.")
         probe.try_consume_tokens(iterate_allowed(row)[-1:].tolist())
         if probe.is_error():  # so ambiguous that not even one token can be followed
-            raise _refusal(probe.get_error())
-        return LlguidanceGrammar(self.vocabulary, template, grammar)
-
-
-def _whole(grammar: str, prefix: str) -> str:
-    """The grammar after a literal, which may be empty.
-
-    Without `no_forcing` the library narrows masks to its own cut of forced text; here a mask has every token that fits.
-    """
-    inner = json.loads(grammar)["grammars"]
-    inner[0]["name"] = "body"
-    literal = json.dumps(prefix, ensure_ascii=False) if prefix else ""
-    lark = f'%llguidance {{"no_forcing": true}}\nstart: {literal} @body'
-    return json.dumps({"grammars": [{"name": "main", "lark_grammar": lark}, *inner]})
-
-
-def _refusal(message: str) -> GrammarError:
-    lowered = message.lower()
-    if any(word in lowered for word in _UNSATISFIABLE):
-        return EmptyLanguage(f"Nothing satisfies this constraint: {shorten(message)}")
-    if any(word in lowered for word in _TOO_COMPLEX):
-        return LimitExceeded(f"The constraint is too complex to compile: {shorten(message)}")
-    return GrammarError(shorten(message))
+            raise refusal(probe.get_error())
+        return LlguidanceGrammar(self.vocabulary, template, grammar, make)
 
 
 class LlguidanceGrammar:
     """A compiled grammar; cursors are copies of one that never moves (`grammar.CompiledGrammar`)."""
 
-    def __init__(self, vocabulary: Vocabulary, template: LLMatcher, prepared: PreparedGrammar) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, template: LLMatcher, prepared: PreparedGrammar, make: Callable[[], LLMatcher]
+    ) -> None:
         self.prepared = prepared
+        self._make = make
         self._vocabulary = vocabulary
         self._template = template
         self._cuts = ForcedCuts(vocabulary)
@@ -148,16 +116,25 @@ class LlguidanceGrammar:
     def matcher(self) -> "LlguidanceMatcher":
         """A new cursor at the start."""
         with self._lock:
-            return LlguidanceMatcher(self._vocabulary, self._template.deep_copy(), self._cuts)
+            return LlguidanceMatcher(self._vocabulary, self._template.deep_copy(), self._cuts, self._renew)
+
+    def _renew(self) -> LLMatcher:
+        """A cursor whose lexer is its own: that of all copies breaks for good once they have explored too much together."""
+        template, own = self._make(), self._make()
+        with self._lock:
+            self._template = template
+        return own
 
 
 class LlguidanceMatcher:
     """The cursor of one sequence (`grammar.Matcher`). End tokens are kept here, the library sees text only."""
 
-    def __init__(self, vocabulary: Vocabulary, inner: LLMatcher, cuts: ForcedCuts) -> None:
+    def __init__(self, vocabulary: Vocabulary, inner: LLMatcher, cuts: ForcedCuts, renew: Callable[[], LLMatcher]) -> None:
         self._vocabulary = vocabulary
         self._cuts = cuts
         self._inner = inner
+        self._renew = renew
+        self._renewals = _MOST_RENEWALS
         self._mask = allocate(1, vocabulary.size)[0]
         self._address = self._mask.ctypes.data  # which numpy takes microseconds to tell
         self._none = bytes(self._mask.nbytes)
@@ -177,6 +154,8 @@ class LlguidanceMatcher:
         else:
             self._inner.unsafe_compute_mask_ptr(self._address, len(self._none))
             if self._inner.is_error():
+                if self._is_renewed():
+                    self._inner.unsafe_compute_mask_ptr(self._address, len(self._none))
                 self._check_inner()
         if self._inner.is_accepting():  # elsewhere the library sets no end token
             for word, bit in self._eos_bits:
@@ -201,6 +180,8 @@ class LlguidanceMatcher:
             run = self._text_run(tokens[taken:])
             if run:
                 accepted = self._inner.try_consume_tokens(run)
+                if self._is_renewed():
+                    accepted = self._inner.try_consume_tokens(run)
                 self._check_inner()
                 self._tokens += run[:accepted]
                 taken += accepted
@@ -243,6 +224,8 @@ class LlguidanceMatcher:
         if self._ended or self._inner.is_accepting():
             return []
         forced = self._inner.compute_ff_bytes()
+        if self._is_renewed():
+            forced = self._inner.compute_ff_bytes()
         self._check_inner()
         if not forced:
             return []
@@ -283,6 +266,15 @@ class LlguidanceMatcher:
     def _check(self) -> None:
         if self._failure is not None:
             raise MatcherError(self._failure)
+
+    def _is_renewed(self) -> bool:
+        """Where the shared lexer broke: put a cursor with one of its own in the same place; whether that was done."""
+        if not self._inner.is_error() or "lexer error" not in self._inner.get_error() or not self._renewals:
+            return False
+        self._renewals -= 1
+        self._inner = self._renew()
+        self._inner.try_consume_tokens(self._tokens)
+        return not self._inner.is_error()
 
     def _check_inner(self) -> None:
         if self._inner.is_error():
