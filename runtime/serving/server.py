@@ -48,7 +48,8 @@ class _Uvicorn(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises PortTaken where the address can't be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends without delay only where a socket says TCP; else a kept connection's answers wait 40 ms for each other
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.suppress(OSError, AttributeError):  # Linux: connections inherit it; a reader that is gone for good is closed
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS)

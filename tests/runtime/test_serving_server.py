@@ -200,3 +200,18 @@ def test_a_taken_port_is_refused() -> None:
             bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(PortTaken):
         bind("no.such.host.invalid", 1)
+
+
+async def test_answers_are_sent_without_delay() -> None:
+    accepted = asyncio.get_running_loop().create_future()
+
+    def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listener = bind("127.0.0.1", 0)
+    async with await asyncio.start_server(take, sock=listener):
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await accepted, "an answer's second part would wait until the first is acknowledged"
+        writer.close()
+        await writer.wait_closed()
