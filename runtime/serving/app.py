@@ -38,7 +38,6 @@ from branchpoint.runtime.serving.inflight import TICKET, Ticket
 from branchpoint.runtime.serving.info import info_router, version
 from branchpoint.runtime.serving.keys import caller_of, key_ring
 from branchpoint.runtime.serving.messages_route import (
-    COUNT_RULES,
     MESSAGES_RULES,
     CountRequest,
     MessagesRequest,
@@ -116,7 +115,7 @@ _ROUTES = (
     Endpoint(("/v1/completions",), CompletionRequest, COMPLETION_RULES, _headed(answer_completion)),
     Endpoint(("/v1/responses",), ResponsesRequest, RESPONSES_RULES, answer_responses),
     Endpoint(("/v1/messages",), MessagesRequest, MESSAGES_RULES, answer_messages),
-    Endpoint(("/v1/messages/count_tokens",), CountRequest, COUNT_RULES, count_message_tokens),
+    Endpoint(("/v1/messages/count_tokens",), CountRequest, MESSAGES_RULES, count_message_tokens),
     Endpoint(("/generate",), GenerateRequest, GENERATE_RULES, _headed(answer_generate), puts=True),
     Endpoint(("/v1/embeddings",), EmbeddingRequest, EMBEDDING_RULES, _headed(answer_embeddings)),
     Endpoint(("/v1/score", "/score"), TextScoreRequest, SCORE_RULES, _headed(answer_text_score)),

@@ -17,7 +17,7 @@ from branchpoint.runtime.serving.messages_view import MessagesView
 from branchpoint.runtime.serving.request_ids import request_id
 from branchpoint.runtime.serving.wire import Json, Rules, as_request, json_response
 
-__all__ = ["COUNT_RULES", "MESSAGES_RULES", "CountRequest", "MessagesRequest", "answer_messages", "count_message_tokens"]
+__all__ = ["MESSAGES_RULES", "CountRequest", "MessagesRequest", "answer_messages", "count_message_tokens"]
 
 MESSAGES_RULES = Rules(
     refused={
@@ -31,7 +31,6 @@ MESSAGES_RULES = Rules(
         {"metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id"}
     ),
 )
-COUNT_RULES = Rules(refused={**MESSAGES_RULES.refused}, inert=MESSAGES_RULES.inert)
 _NAMES: dict[str | None, str] = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -107,7 +106,7 @@ async def answer_messages(gateway: Gateway, body: Json, request: Request) -> Ans
 
 async def count_message_tokens(gateway: Gateway, body: Json, _request: Request) -> Response:
     """How many tokens the same request to /v1/messages would bring along."""
-    fields = as_request(body, CountRequest, COUNT_RULES)
+    fields = as_request(body, CountRequest, MESSAGES_RULES)
     gateway.check_model(fields.model)
     with named(_NAMES):
         ready = await chat_call(gateway, _chat(fields), "count")

@@ -42,6 +42,18 @@ def _call(name: str, prompt: tuple[int, ...] = PROMPT, **options: object) -> Cal
     return Call(name, prompt, SamplingParams(**{"max_tokens": 12, "seed": 3, "ignore_eos": True, **options}))  # type: ignore[arg-type]
 
 
+def _with_two_waiting(engine: Engine, calls: Sequence[Call]) -> dict[str, Collected]:
+    """What `calls` come to where two of them wait at any time."""
+    results: dict[str, Collected] = {}
+    left = iter(calls)
+    while engine.has_work or not results:
+        while engine.stats().waiting < 2 and (one := next(left, None)):
+            engine.submit(one)
+        collect(engine.step(), results)
+        engine.check()
+    return results
+
+
 def test_steps_of_decoding_follow_each_other_without_a_wait() -> None:
     runner = ScriptedRunner(runs_ahead=True)
     engine = make_engine(runner)
@@ -176,13 +188,7 @@ def test_whoever_waits_is_admitted_while_a_step_runs_and_keeps_no_step_from_runn
     runner = ScriptedRunner(pages, runs_ahead=True)
     engine = make_engine(runner, **options)
     calls = [_call(f"c{number}", tuple((at * (1 + number % 5)) % 38 for at in range(9 + number % 3))) for number in range(40)]
-    results: dict[str, Collected] = {}
-    left = iter(calls)
-    while engine.has_work or not results:
-        while engine.stats().waiting < 2 and (one := next(left, None)):
-            engine.submit(one)
-        collect(engine.step(), results)
-        engine.check()
+    results = _with_two_waiting(engine, calls)
     for one in calls:
         assert_as_expected(one, results[one.id])
     preempted = sum(got.end.usage.preemptions for got in results.values() if isinstance(got.end, Completed))
@@ -322,13 +328,7 @@ def _say(
         from branchpoint.runtime.device_sampler import DeviceSampler
 
         runner._sampler = DeviceSampler(runner._sampler._eos)
-    results: dict[str, Collected] = {}
-    left = iter(calls)
-    while engine.has_work or not results:
-        while engine.stats().waiting < 2 and (one := next(left, None)):
-            engine.submit(one)
-        collect(engine.step(), results)
-        engine.check()
+    results = _with_two_waiting(engine, calls)
     engine.close()
     loaded.close()
     return results, sum(steps) / len(steps)
